@@ -1,0 +1,112 @@
+# One target per folder, made by these functions; everything links by alias, so that a typo is an error.
+
+add_library(pagoda_flags INTERFACE)
+add_library(pagoda::flags ALIAS pagoda_flags)
+target_compile_features(pagoda_flags INTERFACE cxx_std_20)
+target_compile_options(
+  pagoda_flags
+  INTERFACE -Wall -Wextra -Wnon-virtual-dtor -Wimplicit-fallthrough -Wno-missing-field-initializers
+            $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+            $<$<BOOL:${PAGODA_WERROR}>:-Werror>)
+if(PAGODA_SANITIZE)
+  target_compile_options(pagoda_flags INTERFACE -fsanitize=${PAGODA_SANITIZE} -fno-omit-frame-pointer
+                                                -fno-sanitize-recover=all)
+  target_link_options(pagoda_flags INTERFACE -fsanitize=${PAGODA_SANITIZE})
+endif()
+
+# The version comes from project() alone and reaches C++ through this header.
+find_package(Git QUIET)
+set(PAGODA_COMMIT unknown)
+if(GIT_FOUND)
+  execute_process(COMMAND ${GIT_EXECUTABLE} rev-parse --short=12 HEAD
+                  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE PAGODA_COMMIT
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+configure_file(${CMAKE_CURRENT_LIST_DIR}/version.h.in ${CMAKE_BINARY_DIR}/generated/pagoda_version.h)
+
+# pagoda_library(NAME [HDRS ...] [SRCS ...] [DEPS ...] [PRIVATE_DEPS ...])
+function(pagoda_library name)
+  cmake_parse_arguments(A "" "" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(A_SRCS)
+    add_library(${name} STATIC ${A_SRCS})
+    set(scope PUBLIC)
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  else()
+    add_library(${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(pagoda::${name} ALIAS ${name})
+  if(A_HDRS)
+    target_sources(${name} ${scope} FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR} FILES ${A_HDRS})
+  endif()
+  target_include_directories(${name} ${scope} ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+  target_link_libraries(${name} ${scope} pagoda::flags ${A_DEPS})
+  if(A_PRIVATE_DEPS)
+    target_link_libraries(${name} PRIVATE ${A_PRIVATE_DEPS})
+  endif()
+endfunction()
+
+# pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
+# entry per case.
+function(pagoda_test name)
+  cmake_parse_arguments(A "" "LABEL;TIMEOUT" "SRCS;DEPS" ${ARGN})
+  if(NOT PAGODA_TESTS)
+    return()
+  endif()
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE pagoda::flags ${A_DEPS} GTest::gmock GTest::gtest_main)
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT}
+                       WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+endfunction()
+
+# pagoda_benchmark(NAME SRCS ... DEPS ...): an executable that prints floor, figure and ratio.
+function(pagoda_benchmark name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  if(NOT PAGODA_BENCHMARKS)
+    return()
+  endif()
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE pagoda::flags ${A_DEPS})
+endfunction()
+if(PAGODA_TESTS)
+  include(GoogleTest)
+endif()
+
+# pagoda_proto(NAME [GRPC] PROTOS ... [DEPS ...]): a library of generated code from files under proto/.
+function(pagoda_proto name)
+  cmake_parse_arguments(A "GRPC" "" "PROTOS;DEPS" ${ARGN})
+  set(out ${CMAKE_BINARY_DIR}/generated)
+  set(generated)
+  foreach(proto ${A_PROTOS})
+    string(REGEX REPLACE "\\.proto$" "" stem ${proto})
+    set(outputs ${out}/${stem}.pb.cc ${out}/${stem}.pb.h)
+    set(args --cpp_out=${out})
+    if(A_GRPC)
+      list(APPEND outputs ${out}/${stem}.grpc.pb.cc ${out}/${stem}.grpc.pb.h)
+      list(APPEND args --grpc_out=${out} --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN})
+    endif()
+    add_custom_command(
+      OUTPUT ${outputs}
+      COMMAND ${CMAKE_COMMAND} -E make_directory ${out}
+      COMMAND protobuf::protoc -I${CMAKE_SOURCE_DIR}/proto ${args} ${CMAKE_SOURCE_DIR}/proto/${proto}
+      DEPENDS ${CMAKE_SOURCE_DIR}/proto/${proto}
+      COMMENT "Generating ${proto}")
+    list(APPEND generated ${outputs})
+  endforeach()
+  add_library(${name} STATIC ${generated})
+  add_library(pagoda::${name} ALIAS ${name})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_include_directories(${name} SYSTEM PUBLIC ${out})
+  target_link_libraries(${name} PUBLIC protobuf::libprotobuf ${A_DEPS})
+  if(PAGODA_SANITIZE)
+    target_compile_options(${name} PRIVATE -fsanitize=${PAGODA_SANITIZE})
+  endif()
+  if(A_GRPC)
+    target_link_libraries(${name} PUBLIC PkgConfig::GRPCPP)
+  endif()
+endfunction()

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/ids.h"
+
+namespace pagoda::engine {
+
+// Sampling of a request, resolved: defaults are in, ranges are checked. Meaning as in pagoda/v1/inference.proto.
+struct SamplingParams {
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  int32_t top_k = 0;  // 0: off
+  float min_p = 0.0f;
+  float typical_p = 1.0f;
+  float repetition_penalty = 1.0f;
+  float frequency_penalty = 0.0f;
+  float presence_penalty = 0.0f;
+  uint64_t seed = 0;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<TokenId> allowed_token_ids;           // empty: every id
+  std::vector<std::vector<TokenId>> bad_words;      // token sequences never completed
+  std::optional<int32_t> num_logprobs;              // top entries beside the sampled token
+  std::optional<int32_t> num_prompt_logprobs;
+  bool processed_logprobs = false;
+};
+
+// When a sequence of a request ends.
+struct StopParams {
+  std::optional<int32_t> max_tokens;  // absent: the rest of the context
+  int32_t min_tokens = 0;
+  std::vector<std::string> stop_strings;   // not empty each; need a tokenizer
+  std::vector<TokenId> stop_token_ids;
+  std::vector<TokenId> eos_token_ids;      // of the model; end the sequence unless ignore_eos
+  bool include_stop = false;
+  bool ignore_eos = false;
+};
+
+// One accepted request: ids are below the vocabulary, the prompt is not empty and fits the context.
+struct Request {
+  RequestKey key;
+  std::vector<TokenId> prompt;
+  SamplingParams sampling;
+  StopParams stop;
+  int32_t n = 1;
+  int32_t best_of = 1;
+  // Lower first, under the priority policy.
+  int32_t priority = 0;
+  // Sequences share cached blocks only when salts are equal; made of tenant and cache_salt.
+  std::string cache_salt;
+  // Text is made for outputs (needs a tokenizer).
+  bool want_text = true;
+  bool skip_special_tokens = true;
+  // Clock::NowNs of the arrival, before tokenisation.
+  int64_t arrival_ns = 0;
+  std::optional<int64_t> deadline_ns;
+};
+
+}  // namespace pagoda::engine
