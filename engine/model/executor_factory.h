@@ -1,0 +1,14 @@
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "pagoda/internal/v1/worker.pb.h"
+#include "parallel/step_executor.h"
+
+namespace pagoda::engine {
+
+// The executor for open.config().worker().device(): ModelRunner over the backend of that name, or SimExecutor for "sim".
+absl::StatusOr<std::unique_ptr<parallel::StepExecutor>> MakeStepExecutor(const internal::v1::OpenWorker& open);
+
+}  // namespace pagoda::engine
