@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs the tests.
+#   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers; about 15 minutes on 2 cores
+#   tests/run.sh --all    adds the long tests (all of `long`, TSan, clang -Wthread-safety, buf lint), and fails on any skip
+# PAGODA_CONFORMANCE_DIR names the reference data (default: ../shared/conformance); tests that need it skip where it is absent.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+
+all=false
+case "${1:-}" in
+  "") ;;
+  --all) all=true ;;
+  *) echo "usage: $0 [--all]" >&2; exit 2 ;;
+esac
+export PAGODA_CONFORMANCE_DIR=${PAGODA_CONFORMANCE_DIR:-$root/../shared/conformance}
+[ -d "$PAGODA_CONFORMANCE_DIR" ] || echo "note: no reference data at $PAGODA_CONFORMANCE_DIR; the tests that need it will skip"
+
+step() { printf '\n==> %s\n' "$*"; }
+launcher=()
+command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+logs=$root/build/test-logs
+mkdir -p "$logs"
+build() {  # preset [targets...]
+  local preset=$1
+  shift
+  cmake --preset "$preset" "${launcher[@]}" >"$logs/configure-$preset.log" 2>&1 || { cat "$logs/configure-$preset.log"; return 1; }
+  cmake --build "build/$preset" ${1+--target "$@"} >"$logs/build-$preset.log" 2>&1 || { tail -n 60 "$logs/build-$preset.log"; return 1; }
+}
+skipped=0
+run_tests() {  # preset ctest-arguments...
+  local preset=$1 log=$logs/test-$1-$RANDOM.log status=0
+  shift
+  ctest --test-dir "build/$preset" --output-on-failure -j2 "$@" >"$log" 2>&1 || status=$?
+  local skips
+  skips=$(grep -cE '\*\*\*Skipped' "$log" || true)
+  skipped=$((skipped + skips))
+  if [ "$status" -ne 0 ]; then
+    grep -vE '(Start +[0-9]+:|Passed +[0-9.]+ sec)' "$log" | tail -n 200
+  else
+    grep -E '\*\*\*Skipped' "$log" || true
+    grep -E '(tests passed|Total Test time)' "$log"
+  fi
+  return "$status"
+}
+
+step "dependencies"
+if $all; then deploy/install-deps.sh --all; else deploy/install-deps.sh --tests; fi
+
+step "release: build"
+build release
+step "release: tests"
+if $all; then run_tests release; else run_tests release -LE 'long'; fi
+
+step "asan: build (engine, text, model files, parallel, kernels)"
+build asan asan_tests
+step "asan: tests (AddressSanitizer and UndefinedBehaviorSanitizer)"
+run_tests asan -L 'unit|kernel' -LE 'long|nosan'
+
+if $all; then
+  step "tsan: build"
+  build tsan tsan_tests
+  step "tsan: tests (ThreadSanitizer, what links no gRPC)"
+  run_tests tsan -L 'unit' -LE 'long|nosan'
+  step "clang: -Wthread-safety -Werror"
+  build clang
+  step "buf lint"
+  tests/peers/buf_lint.sh
+fi
+
+step "summary"
+echo "skipped: $skipped"
+if $all && [ "$skipped" -ne 0 ]; then
+  echo "error: --all allows no skipped test" >&2
+  exit 1
+fi
+echo "all tests passed"
