@@ -15,6 +15,7 @@ esac
 address=${PAGODA_GRPC_ADDRESS:-127.0.0.1:8001}
 
 deploy/install-deps.sh
+mkdir -p build
 echo "build: build/quickstart"
 cmake --preset release -B build/quickstart -DPAGODA_TESTS=OFF -DPAGODA_BENCHMARKS=OFF >build/quickstart.log 2>&1 ||
   { mkdir -p build; cmake --preset release -B build/quickstart -DPAGODA_TESTS=OFF -DPAGODA_BENCHMARKS=OFF; }
