@@ -35,7 +35,8 @@ struct AttentionBatch {
   const int32_t* block_tables = nullptr;    // [num_seqs, block_table_stride], block ids in order of position
   int64_t block_table_stride = 0;
   const int32_t* positions = nullptr;       // [num_rows], index of the token in its sequence
-  const int32_t* kv_slots = nullptr;        // [num_rows], block * block_size + slot where its K and V go
+  // [num_rows], block * block_size + slot where its K and V go; -1: nowhere (rows that only pad a batch).
+  const int32_t* kv_slots = nullptr;
   const int32_t* host_row_offsets = nullptr;
   const int32_t* host_context_lens = nullptr;
 };
