@@ -1,0 +1,94 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "pagoda/v1/inference.grpc.pb.h"
+
+namespace pagoda::e2e {
+
+// The pagoda executable under test: $PAGODA_BINARY, else the one of this build.
+std::string PagodaBinary();
+
+// $PAGODA_CONFORMANCE_DIR, else ../shared/conformance beside the sources; absent when there is no
+// such folder.
+absl::optional<std::string> ConformanceDir();
+
+// deploy/models/fable-7m of the sources.
+std::string DefaultModelDir();
+
+struct TestDaemonOptions {
+  std::string model_dir = DefaultModelDir();
+  // After the addresses, before nothing: later flags win.
+  std::vector<std::string> flags;
+  // False: Start returns as soon as the process runs.
+  bool wait_until_serving = true;
+};
+
+// A real `pagoda serve` process with private addresses (a Unix socket in a temporary folder, a free
+// metrics port). Killed when destroyed. Thread-compatible.
+class TestDaemon {
+ public:
+  static absl::StatusOr<std::unique_ptr<TestDaemon>> Start(TestDaemonOptions options);
+  ~TestDaemon();
+
+  pid_t pid() const { return pid_; }
+  // Processes whose parent is the daemon.
+  std::vector<pid_t> WorkerPids() const;
+  const std::string& grpc_address() const { return grpc_address_; }
+  // A stub on a channel of its own.
+  std::unique_ptr<v1::InferenceService::Stub> NewStub() const;
+  v1::InferenceService::Stub& stub() { return *stub_; }
+
+  // The body of GET /metrics.
+  absl::StatusOr<std::string> ScrapeMetrics() const;
+  // Value of the sample whose name and labels begin with `series`, such as
+  // `pagoda_requests_running{`; sums them.
+  absl::StatusOr<double> Metric(absl::string_view series) const;
+  // Standard error so far.
+  std::string Log() const;
+
+  void Signal(int signal);
+  // Exit code, or 128 + signal; DEADLINE_EXCEEDED when it still runs.
+  absl::StatusOr<int> WaitForExit(absl::Duration timeout);
+  // Waits until `condition` holds, polling; false at the timeout.
+  template <typename Condition>
+  static bool Eventually(absl::Duration timeout, Condition condition) {
+    const absl::Time deadline = absl::Now() + timeout;
+    while (!condition()) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    return true;
+  }
+
+ private:
+  TestDaemon() = default;
+
+  pid_t pid_ = -1;
+  absl::optional<int> exit_code_;
+  std::string dir_;
+  std::string grpc_address_;
+  int metrics_port_ = 0;
+  std::unique_ptr<v1::InferenceService::Stub> stub_;
+};
+
+// Runs the executable with `arguments` to its end: exit code and everything it wrote.
+struct CommandResult {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+CommandResult RunPagoda(const std::vector<std::string>& arguments,
+                        absl::Duration timeout = absl::Seconds(30),
+                        absl::string_view standard_input = "");
+
+}  // namespace pagoda::e2e
