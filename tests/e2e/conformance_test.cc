@@ -1,0 +1,285 @@
+// The reference checkpoints through the API, as /conformance's README asks: log-probabilities over
+// the whole vocabulary, prompt log-probabilities, greedy teacher-forced; under every chunk budget,
+// block size and cache setting, and with a KV pool so small that sequences are preempted.
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/test_daemon.h"
+
+namespace pagoda::e2e {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kVocabSize = 512;
+
+struct Setting {
+  std::string dtype;
+  int budget_tokens;
+  int block_size;
+  bool prefix_caching;
+
+  std::vector<std::string> Flags() const {
+    return {
+        absl::StrCat("--dtype=", dtype),
+        absl::StrCat("--max-num-batched-tokens=", budget_tokens),
+        absl::StrCat("--block-size=", block_size),
+        prefix_caching ? "--enable-prefix-caching" : "--no-enable-prefix-caching",
+        absl::StrCat("--max-logprobs=", kVocabSize),
+        "--max-num-seqs=8",
+    };
+  }
+  // From the reference data's README.
+  double RelativeTolerance() const { return dtype == "float32" ? 1e-4 : 2e-2; }
+  double MarginFloor() const { return dtype == "float32" ? 0.05 : 0.3; }
+};
+
+std::ostream& operator<<(std::ostream& out, const Setting& s) {
+  return out << s.dtype << " budget " << s.budget_tokens << " block " << s.block_size << " cache "
+             << s.prefix_caching;
+}
+
+std::vector<std::string> ModelDirs() {
+  std::vector<std::string> dirs;
+  const auto root = ConformanceDir();
+  const std::filesystem::path models = root
+                                           ? std::filesystem::path(*root) / "models"
+                                           : std::filesystem::path(PAGODA_SOURCE_DIR "/tests/data");
+  for (const auto& entry : std::filesystem::directory_iterator(models)) {
+    if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
+    const json config = json::parse(std::ifstream(entry.path() / "config.json"));
+    const std::string architecture = config["architectures"][0];
+    if (architecture == "LlamaForCausalLM" || architecture == "MistralForCausalLM") {
+      dirs.push_back(entry.path().string());
+    }
+  }
+  std::sort(dirs.begin(), dirs.end());
+  return dirs;
+}
+
+v1::GenerateRequest TokenRequest(const std::vector<uint32_t>& prompt, uint32_t max_tokens) {
+  v1::GenerateRequest request;
+  for (uint32_t id : prompt) request.mutable_prompt()->mutable_token_ids()->add_ids(id);
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_stopping()->set_max_tokens(max_tokens);
+  request.mutable_stopping()->set_ignore_eos(true);
+  request.mutable_output()->set_omit_text(true);
+  return request;
+}
+
+v1::GenerateResponse Generate(TestDaemon& daemon, const v1::GenerateRequest& request) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
+  v1::GenerateResponse response;
+  const grpc::Status status = daemon.NewStub()->Generate(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_code() << ": " << status.error_message() << "\n"
+                           << daemon.Log();
+  return response;
+}
+
+// ||a - b|| / ||b|| over the vocabulary.
+double RelativeError(const std::vector<double>& a, const std::vector<double>& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+std::vector<double> FullDistribution(const v1::TokenLogprobs& logprobs) {
+  std::vector<double> values(kVocabSize, std::nan(""));
+  EXPECT_EQ(logprobs.top_size(), kVocabSize);
+  for (const v1::Logprob& entry : logprobs.top()) values.at(entry.token_id()) = entry.logprob();
+  return values;
+}
+
+// Twice each: the second time the prefix cache, where it is on, holds the prompt.
+void CheckLogprobs(TestDaemon& daemon, const json& golden, const Setting& setting) {
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const json& c : golden["cases"]) {
+      const std::vector<uint32_t> prompt = c["prompt"];
+      v1::GenerateRequest request = TokenRequest(prompt, 1);
+      request.mutable_output()->set_logprobs(kVocabSize);
+      const v1::GenerateResponse response = Generate(daemon, request);
+      ASSERT_EQ(response.sequences_size(), 1);
+      ASSERT_EQ(response.sequences(0).logprobs_size(), 1);
+      const double logsumexp = c["logsumexp"].back();
+      std::vector<double> expected;
+      for (double logit : c["last_logits"]) expected.push_back(logit - logsumexp);
+      EXPECT_LE(RelativeError(FullDistribution(response.sequences(0).logprobs(0)), expected),
+                setting.RelativeTolerance())
+          << "prompt of " << prompt.size() << ", pass " << pass;
+      const auto cached = response.started().cached_tokens();
+      if (!setting.prefix_caching || pass == 0) continue;
+      // Full blocks of the prompt, but never its last token.
+      EXPECT_EQ(cached, (prompt.size() - 1) / setting.block_size * setting.block_size);
+    }
+  }
+}
+
+void CheckPromptLogprobs(TestDaemon& daemon, const json& golden, const Setting& setting) {
+  for (const json& c : golden["cases"]) {
+    const std::vector<uint32_t> prompt = c["prompt"];
+    v1::GenerateRequest request = TokenRequest(prompt, 0);
+    request.mutable_output()->set_prompt_logprobs(kVocabSize);
+    const v1::GenerateResponse response = Generate(daemon, request);
+    ASSERT_EQ(response.prompt_logprobs_size(), static_cast<int>(prompt.size()));
+    EXPECT_EQ(response.sequences(0).finished().reason(), v1::FINISH_REASON_LENGTH);
+    EXPECT_FALSE(response.prompt_logprobs(0).token().has_logprob());
+    std::vector<double> actual, expected;
+    for (size_t p = 1; p < prompt.size(); ++p) {
+      EXPECT_EQ(response.prompt_logprobs(p).token().token_id(), prompt[p]);
+      const std::vector<double> all = FullDistribution(response.prompt_logprobs(p));
+      EXPECT_FLOAT_EQ(response.prompt_logprobs(p).token().logprob(), all[prompt[p]]);
+      for (int k = 0; k < 3; ++k) {
+        actual.push_back(all[c["top3_ids"][p - 1][k].get<size_t>()]);
+        expected.push_back(c["top3_logits"][p - 1][k].get<double>() -
+                           c["logsumexp"][p - 1].get<double>());
+      }
+    }
+    if (!actual.empty()) {
+      EXPECT_LE(RelativeError(actual, expected), setting.RelativeTolerance())
+          << "prompt of " << prompt.size();
+    }
+  }
+}
+
+void CheckGreedyTeacherForced(TestDaemon& daemon, const json& golden, const Setting& setting) {
+  const std::vector<uint32_t> tokens = golden["greedy"]["tokens"];
+  std::vector<uint32_t> prompt = golden["cases"][2]["prompt"];
+  const size_t prompt_size = prompt.size();
+  prompt.insert(prompt.end(), tokens.begin(), tokens.end());
+  v1::GenerateRequest request = TokenRequest(prompt, 0);
+  request.mutable_output()->set_prompt_logprobs(1);
+  const v1::GenerateResponse response = Generate(daemon, request);
+  ASSERT_EQ(response.prompt_logprobs_size(), static_cast<int>(prompt.size()));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (golden["greedy"]["margins"][i].get<double>() <= setting.MarginFloor()) continue;
+    EXPECT_EQ(response.prompt_logprobs(prompt_size + i).top(0).token_id(), tokens[i])
+        << "greedy token " << i;
+  }
+}
+
+void CheckModel(const std::string& model_dir, const Setting& setting) {
+  SCOPED_TRACE(absl::StrCat(model_dir));
+  SCOPED_TRACE(testing::PrintToString(setting));
+  auto daemon = TestDaemon::Start({.model_dir = model_dir, .flags = setting.Flags()});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  const json golden = json::parse(std::ifstream(model_dir + "/golden.json"));
+  CheckLogprobs(**daemon, golden, setting);
+  CheckPromptLogprobs(**daemon, golden, setting);
+  CheckGreedyTeacherForced(**daemon, golden, setting);
+}
+
+// Every value of every dimension, most pairs: the default run's share of the whole matrix below.
+const Setting kCover[] = {
+    {"float32", 8, 4, true},
+    {"bfloat16", 17, 16, true},
+    {"float32", 512, 64, false},
+    {"bfloat16", 8, 64, true},
+    {"float32", 17, 4, false},
+    {"bfloat16", 512, 16, false},
+};
+
+TEST(Conformance, EveryModelUnderACoverOfSettings) {
+  if (!ConformanceDir()) {
+    std::printf(
+        "note: PAGODA_CONFORMANCE_DIR is absent; only the models of tests/data are checked\n");
+  }
+  const std::vector<std::string> models = ModelDirs();
+  ASSERT_FALSE(models.empty());
+  for (size_t i = 0; i < models.size(); ++i) {
+    CheckModel(models[i], kCover[i % std::size(kCover)]);
+    CheckModel(models[i], kCover[(i + 3) % std::size(kCover)]);
+  }
+}
+
+TEST(ConformanceLong, EveryModelUnderEverySetting) {
+  if (!ConformanceDir()) GTEST_SKIP() << "no reference data: set PAGODA_CONFORMANCE_DIR";
+  for (const std::string& model : ModelDirs()) {
+    for (const char* dtype : {"float32", "bfloat16"}) {
+      for (int budget : {8, 17, 512}) {
+        for (int block_size : {4, 16, 64}) {
+          for (bool prefix_caching : {false, true})
+            CheckModel(model, {dtype, budget, block_size, prefix_caching});
+        }
+      }
+    }
+  }
+}
+
+// A pool of 256 tokens under six sequences that want 190 each.
+void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_size) {
+  SCOPED_TRACE(absl::StrCat(model_dir, " budget ", budget_tokens, " block ", block_size));
+  const json config = json::parse(std::ifstream(model_dir + "/config.json"));
+  const json golden = json::parse(std::ifstream(model_dir + "/golden.json"));
+  const int64_t kv_bytes_per_token = int64_t{2} * 4 * config["num_hidden_layers"].get<int>() *
+                                     config["num_key_value_heads"].get<int>() *
+                                     config["head_dim"].get<int>();
+  Setting setting{"float32", budget_tokens, block_size, true};
+  std::vector<std::string> flags = setting.Flags();
+  flags.push_back("--max-model-len=256");
+  std::vector<uint32_t> prompt = golden["cases"][3]["prompt"];
+  constexpr int kNumStreams = 6;
+  constexpr uint32_t kNumTokens = 40;
+  // Prompts that differ in their first token share nothing.
+  auto request_of = [&](int i) {
+    std::vector<uint32_t> own = prompt;
+    own[0] = (own[0] + i) % kVocabSize;
+    v1::GenerateRequest request = TokenRequest(own, kNumTokens);
+    request.mutable_output()->set_logprobs(0);
+    return request;
+  };
+  std::vector<v1::GenerateResponse> alone(kNumStreams), crowded(kNumStreams);
+  {
+    auto daemon = TestDaemon::Start({.model_dir = model_dir, .flags = flags});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    for (int i = 0; i < kNumStreams; ++i) alone[i] = Generate(**daemon, request_of(i));
+  }
+  flags.push_back(absl::StrCat("--kv-cache-memory=", 256 * kv_bytes_per_token));
+  auto daemon = TestDaemon::Start({.model_dir = model_dir, .flags = flags});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kNumStreams; ++i) {
+    threads.emplace_back([&, i] { crowded[i] = Generate(**daemon, request_of(i)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int i = 0; i < kNumStreams; ++i) {
+    ASSERT_EQ(alone[i].sequences_size(), 1);
+    ASSERT_EQ(crowded[i].sequences_size(), 1);
+    EXPECT_EQ(alone[i].sequences(0).token_ids_size(), static_cast<int>(kNumTokens));
+    // Bit for bit: log-probabilities too.
+    EXPECT_EQ(alone[i].sequences(0).token_ids().size(), crowded[i].sequences(0).token_ids().size());
+    for (int t = 0; t < crowded[i].sequences(0).token_ids_size(); ++t) {
+      ASSERT_EQ(crowded[i].sequences(0).token_ids(t), alone[i].sequences(0).token_ids(t))
+          << "stream " << i;
+      ASSERT_EQ(crowded[i].sequences(0).logprobs(t).token().logprob(),
+                alone[i].sequences(0).logprobs(t).token().logprob())
+          << "stream " << i << " token " << t;
+    }
+  }
+  EXPECT_GT((*daemon)->Metric("pagoda_preemptions_total").value_or(0), 0);
+}
+
+TEST(Conformance, PreemptionChangesNothing) { CheckPreemption(ModelDirs().at(0), 17, 4); }
+
+TEST(ConformanceLong, PreemptionChangesNothingForEveryModel) {
+  if (!ConformanceDir()) GTEST_SKIP() << "no reference data: set PAGODA_CONFORMANCE_DIR";
+  for (const std::string& model : ModelDirs()) {
+    for (int budget : {8, 17, 512}) {
+      for (int block_size : {4, 16, 64}) CheckPreemption(model, budget, block_size);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pagoda::e2e
