@@ -1,0 +1,209 @@
+#include "daemon/server/convert_sampling.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace pagoda::daemon {
+namespace {
+
+constexpr FloatRange kTemperature{.low = 0.0f};
+constexpr FloatRange kProbability{.low = 0.0f, .high = 1.0f};
+constexpr FloatRange kPositiveProbability{.low = 0.0f, .high = 1.0f, .low_open = true};
+constexpr FloatRange kRepetitionPenalty{.low = 0.0f, .high = 10.0f, .low_open = true};
+constexpr FloatRange kOutputPenalty{.low = -2.0f, .high = 2.0f};
+constexpr FloatRange kBias{.low = -100.0f, .high = 100.0f};
+
+// The absent-or-present rule for one float field.
+struct FloatField {
+  const char* path;
+  FloatRange range;
+  bool present;
+  float value;
+};
+
+float Resolve(const FloatField& field,
+              absl::optional<float> model_default,
+              float neutral,
+              FieldChecker* checker) {
+  if (!field.present) return model_default.value_or(neutral);
+  checker->CheckFloat(field.path, field.value, field.range);
+  return field.value;
+}
+
+int32_t ResolveTopK(const v1::SamplingParams& in,
+                    const engine::GenerationConfig& defaults,
+                    FieldChecker* checker) {
+  const int32_t top_k = in.has_top_k() ? in.top_k() : defaults.top_k.value_or(0);
+  if (top_k < -1)
+    checker->Fail("sampling.top_k",
+                  absl::StrCat(top_k, " is neither -1 or 0 (off) nor at least 1"));
+  return std::max(top_k, 0);
+}
+
+void ResolveBias(const v1::SamplingParams& in,
+                 const ServedModel& model,
+                 FieldChecker* checker,
+                 engine::SamplingParams* out) {
+  checker->CheckCount(
+      "sampling.logit_bias", in.logit_bias_size(), model.limits.max_logit_bias_entries());
+  for (const auto& [id, bias] : in.logit_bias()) {
+    if (id >= static_cast<uint32_t>(model.num_known_ids) || !kBias.Contains(bias)) {
+      const std::string path = absl::StrCat("sampling.logit_bias[", id, "]");
+      checker->CheckTokenId(path, id, model.num_known_ids);
+      checker->CheckFloat(path, bias, kBias);
+      continue;
+    }
+    out->logit_bias.emplace_back(static_cast<engine::TokenId>(id), bias);
+  }
+  // A map has no order of its own; equal requests make equal plans.
+  std::sort(out->logit_bias.begin(), out->logit_bias.end());
+}
+
+void ResolveAllowedIds(const v1::SamplingParams& in,
+                       const ServedModel& model,
+                       FieldChecker* checker,
+                       engine::SamplingParams* out) {
+  auto& allowed = out->allowed_token_ids;
+  for (int i = 0; i < in.allowed_token_ids_size(); ++i) {
+    const uint32_t id = in.allowed_token_ids(i);
+    if (id >= static_cast<uint32_t>(model.num_known_ids)) {
+      checker->CheckTokenId(
+          absl::StrCat("sampling.allowed_token_ids[", i, "]"), id, model.num_known_ids);
+      return;
+    }
+    allowed.push_back(static_cast<engine::TokenId>(id));
+  }
+  std::sort(allowed.begin(), allowed.end());
+  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
+}
+
+// A word is written with and without a space before it, and the two are different tokens.
+void ResolveBadWords(const v1::SamplingParams& in,
+                     const ServedModel& model,
+                     FieldChecker* checker,
+                     engine::SamplingParams* out) {
+  if (in.bad_words().empty()) return;
+  if (model.tokenizer == nullptr) {
+    checker->Fail("sampling.bad_words",
+                  "the model has no tokenizer.json, so words cannot be encoded");
+    return;
+  }
+  if (!checker->CheckCount("sampling.bad_words", in.bad_words_size(), model.limits.max_bad_words()))
+    return;
+  for (int i = 0; i < in.bad_words_size(); ++i) {
+    const std::string path = absl::StrCat("sampling.bad_words[", i, "]");
+    if (!checker->CheckText(path, in.bad_words(i), model.limits.max_stop_string_bytes())) continue;
+    const absl::string_view word = absl::StripPrefix(absl::string_view(in.bad_words(i)), " ");
+    for (const std::string& spelling : {std::string(word), absl::StrCat(" ", word)}) {
+      auto ids = model.tokenizer->Encode(
+          spelling, {.add_special_tokens = false, .parse_special_tokens = false});
+      if (!ids.ok()) {
+        checker->Fail(path, ids.status().message());
+        break;
+      }
+      auto& words = out->bad_words;
+      if (!ids->empty() && std::find(words.begin(), words.end(), *ids) == words.end())
+        words.push_back(*std::move(ids));
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status CheckSamplingSupported(const v1::SamplingParams& sampling) {
+  switch (sampling.constraint_case()) {
+    case v1::SamplingParams::kJsonSchema:
+      return NotImplementedError("sampling.json_schema", "constrained output");
+    case v1::SamplingParams::kJsonObject:
+      return NotImplementedError("sampling.json_object", "constrained output");
+    case v1::SamplingParams::kRegex:
+      return NotImplementedError("sampling.regex", "constrained output");
+    case v1::SamplingParams::kGrammar:
+      return NotImplementedError("sampling.grammar", "constrained output");
+    case v1::SamplingParams::kChoice:
+      return NotImplementedError("sampling.choice", "constrained output");
+    case v1::SamplingParams::CONSTRAINT_NOT_SET:
+      break;
+  }
+  if (sampling.has_beam_search()) return NotImplementedError("sampling.beam_search", "beam search");
+  if (sampling.has_ngram_speculation())
+    return NotImplementedError("sampling.ngram_speculation", "n-gram speculation");
+  return absl::OkStatus();
+}
+
+engine::SamplingParams ResolveNumbers(const v1::SamplingParams& in,
+                                      const engine::GenerationConfig& defaults,
+                                      uint64_t drawn_seed,
+                                      FieldChecker* checker) {
+  engine::SamplingParams out;
+  // do_sample = false is how a generation_config.json says "greedy".
+  const absl::optional<float> temperature = defaults.do_sample.has_value() && !*defaults.do_sample
+                                                ? absl::optional<float>(0.0f)
+                                                : defaults.temperature;
+  out.temperature =
+      Resolve({"sampling.temperature", kTemperature, in.has_temperature(), in.temperature()},
+              temperature,
+              1.0f,
+              checker);
+  out.top_p = Resolve({"sampling.top_p", kPositiveProbability, in.has_top_p(), in.top_p()},
+                      defaults.top_p,
+                      1.0f,
+                      checker);
+  out.top_k = ResolveTopK(in, defaults, checker);
+  out.min_p = Resolve(
+      {"sampling.min_p", kProbability, in.has_min_p(), in.min_p()}, defaults.min_p, 0.0f, checker);
+  out.typical_p =
+      Resolve({"sampling.typical_p", kPositiveProbability, in.has_typical_p(), in.typical_p()},
+              defaults.typical_p,
+              1.0f,
+              checker);
+  out.repetition_penalty = Resolve({"sampling.repetition_penalty",
+                                    kRepetitionPenalty,
+                                    in.has_repetition_penalty(),
+                                    in.repetition_penalty()},
+                                   defaults.repetition_penalty,
+                                   1.0f,
+                                   checker);
+  out.frequency_penalty = Resolve({"sampling.frequency_penalty",
+                                   kOutputPenalty,
+                                   in.has_frequency_penalty(),
+                                   in.frequency_penalty()},
+                                  absl::nullopt,
+                                  0.0f,
+                                  checker);
+  out.presence_penalty = Resolve({"sampling.presence_penalty",
+                                  kOutputPenalty,
+                                  in.has_presence_penalty(),
+                                  in.presence_penalty()},
+                                 absl::nullopt,
+                                 0.0f,
+                                 checker);
+  out.seed = in.has_seed() ? in.seed() : drawn_seed;
+  return out;
+}
+
+void ResolveTokenRules(const v1::SamplingParams& sampling,
+                       const ServedModel& model,
+                       FieldChecker* checker,
+                       engine::SamplingParams* resolved) {
+  ResolveBias(sampling, model, checker, resolved);
+  ResolveAllowedIds(sampling, model, checker, resolved);
+  ResolveBadWords(sampling, model, checker, resolved);
+}
+
+void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* echoed) {
+  echoed->set_temperature(resolved.temperature);
+  echoed->set_top_p(resolved.top_p);
+  echoed->set_top_k(resolved.top_k);
+  echoed->set_min_p(resolved.min_p);
+  echoed->set_typical_p(resolved.typical_p);
+  echoed->set_repetition_penalty(resolved.repetition_penalty);
+  echoed->set_frequency_penalty(resolved.frequency_penalty);
+  echoed->set_presence_penalty(resolved.presence_penalty);
+  echoed->set_seed(resolved.seed);
+}
+
+}  // namespace pagoda::daemon

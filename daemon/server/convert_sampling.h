@@ -1,0 +1,32 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "daemon/server/request_fields.h"
+#include "daemon/server/served_model.h"
+#include "engine/request.h"
+#include "pagoda/v1/inference.pb.h"
+
+namespace pagoda::daemon {
+
+// Part of convert_request: how the next token is chosen.
+
+// UNIMPLEMENTED for the first field that asks for what this version cannot do.
+absl::Status CheckSamplingSupported(const v1::SamplingParams& sampling);
+
+// Numeric fields: present, else the model's default, else neutral. Out-of-range ones are reported
+// to `checker`. `drawn_seed` serves a request without a seed.
+engine::SamplingParams ResolveNumbers(const v1::SamplingParams& sampling,
+                                      const engine::GenerationConfig& defaults,
+                                      uint64_t drawn_seed,
+                                      FieldChecker* checker);
+
+// logit_bias, allowed_token_ids and bad_words.
+void ResolveTokenRules(const v1::SamplingParams& sampling,
+                       const ServedModel& model,
+                       FieldChecker* checker,
+                       engine::SamplingParams* resolved);
+
+// The numeric fields of `resolved`, all present.
+void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* echoed);
+
+}  // namespace pagoda::daemon

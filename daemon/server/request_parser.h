@@ -1,0 +1,18 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "google/protobuf/message.h"
+#include "grpcpp/support/byte_buffer.h"
+
+namespace pagoda::daemon {
+
+// Parses the received bytes of one request. INVALID_ARGUMENT naming the field when a string is not
+// UTF-8, or saying that the bytes are no such message; gRPC's own parsing would answer
+// UNIMPLEMENTED or INTERNAL to both. Text threads.
+absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
+
+// Path of the first string field that is not valid UTF-8, such as "prompt.text" or
+// "stopping.stop[2]"; empty when every string is valid or the bytes are no message of that type.
+std::string FindInvalidUtf8(absl::string_view bytes, const google::protobuf::Descriptor& type);
+
+}  // namespace pagoda::daemon
