@@ -8,7 +8,9 @@
 
 namespace pagoda::engine {
 
-// The executor for open.config().worker().device(): ModelRunner over the backend of that name, or SimExecutor for "sim".
-absl::StatusOr<std::unique_ptr<parallel::StepExecutor>> MakeStepExecutor(const internal::v1::OpenWorker& open);
+// The executor for open.config().worker().device(): ModelRunner over the backend of that name, or
+// SimExecutor for "sim".
+absl::StatusOr<std::unique_ptr<parallel::StepExecutor>> MakeStepExecutor(
+    const internal::v1::OpenWorker& open);
 
 }  // namespace pagoda::engine

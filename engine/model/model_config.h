@@ -12,18 +12,20 @@
 
 namespace pagoda::engine {
 
-// Rotary embedding, as config.json's rope_theta / rope_scaling / rope_parameters say in any of their spellings.
+// Rotary embedding, as config.json's rope_theta / rope_scaling / rope_parameters say in any of
+// their spellings.
 struct RopeConfig {
   enum class Kind { kDefault, kLinear, kLlama3 };
   Kind kind = Kind::kDefault;
   double theta = 10000.0;
-  double factor = 1.0;             // linear, llama3
-  double low_freq_factor = 1.0;    // llama3
-  double high_freq_factor = 4.0;   // llama3
+  double factor = 1.0;                           // linear, llama3
+  double low_freq_factor = 1.0;                  // llama3
+  double high_freq_factor = 4.0;                 // llama3
   int32_t original_max_position_embeddings = 0;  // llama3
 };
 
-// What config.json says, validated. A field that changes the arithmetic and is not understood is an error naming it.
+// What config.json says, validated. A field that changes the arithmetic and is not understood is an
+// error naming it.
 struct ModelConfig {
   std::string architecture;  // architectures[0]
   int32_t num_layers = 0;
@@ -46,10 +48,12 @@ struct ModelConfig {
   absl::optional<TokenId> bos_token_id;
 };
 
-// Reads <model_dir>/config.json. NOT_FOUND or INVALID_ARGUMENT naming file, field, value and what was expected.
+// Reads <model_dir>/config.json. NOT_FOUND or INVALID_ARGUMENT naming file, field, value and what
+// was expected.
 absl::StatusOr<ModelConfig> LoadModelConfig(absl::string_view model_dir);
 
-// Sampling defaults and EOS ids of generation_config.json; everything absent when there is no such file.
+// Sampling defaults and EOS ids of generation_config.json; everything absent when there is no such
+// file.
 struct GenerationConfig {
   absl::optional<bool> do_sample;  // false: temperature 0 unless the request says otherwise
   absl::optional<float> temperature, top_p, min_p, typical_p, repetition_penalty;
@@ -59,7 +63,8 @@ struct GenerationConfig {
 
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(absl::string_view model_dir);
 
-// Bytes of weights, by dtype, that the model takes on its device (each matrix once); a pure function.
+// Bytes of weights, by dtype, that the model takes on its device (each matrix once); a pure
+// function.
 uint64_t WeightBytes(const ModelConfig& config, DType dtype);
 // Number of parameters; tied embeddings count once.
 uint64_t NumParameters(const ModelConfig& config);

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "engine/model/config_fields.h"
+#include "engine/model/model_config.h"
+
+namespace pagoda::engine {
+
+// What Pagoda knows of one value of config.json's architectures[0]. An architecture is one file
+// under architectures/ and one line in architecture.cc.
+struct Architecture {
+  absl::string_view name;
+  // Reads the fields that not every architecture has; the common ones are in `config` already.
+  void (*read_config)(ConfigFields& fields, ModelConfig& config);
+};
+
+// Null when there is none of that name.
+const Architecture* FindArchitecture(absl::string_view name);
+// For messages: every name, separated by commas.
+std::string ArchitectureNames();
+
+}  // namespace pagoda::engine

@@ -1,0 +1,204 @@
+#include "engine/model/model_config.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "engine/model/architecture.h"
+#include "engine/model/config_fields.h"
+#include "engine/model/json_file.h"
+#include "engine/model/rope_config.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine {
+namespace {
+
+// Far above any model, and small enough that products of two of them fit 64 bits.
+constexpr int32_t kMaxLayers = 1 << 16;
+constexpr int32_t kMaxWidth = 1 << 24;
+constexpr int32_t kMaxHeads = 1 << 16;
+constexpr int32_t kMaxHeadDim = 1 << 12;
+constexpr int32_t kMaxVocab = 1 << 26;
+constexpr int32_t kMaxPositions = 1 << 30;
+
+// The rule for fields that this file does not read. Three kinds are accepted:
+//   - those listed here: how the model was trained, written or was to be generated from, and ids of
+//   special tokens;
+//     none reaches the arithmetic of one forward pass;
+//   - those below with their one neutral value;
+//   - null, and names that begin with '_'.
+// Anything else may change the arithmetic and is refused by name.
+constexpr absl::string_view kHarmlessFields[] = {
+    // Written by transformers for every model.
+    "architectures",
+    "model_type",
+    "transformers_version",
+    "tokenizer_class",
+    "use_cache",
+    "return_dict",
+    "return_dict_in_generate",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "output_router_logits",
+    "torchscript",
+    "use_bfloat16",
+    "id2label",
+    "label2id",
+    "problem_type",
+    "finetuning_task",
+    "task_specific_params",
+    "num_labels",
+    "is_decoder",
+    "remove_invalid_values",
+    "prefix",
+    "gradient_checkpointing",
+    "attn_implementation",
+    // Training.
+    "attention_dropout",
+    "hidden_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "initializer_range",
+    "neftune_noise_alpha",
+    "unsloth_fixed",
+    "unsloth_version",
+    "pretraining_tp",  // splits products over ranks: the same sums
+    // Token ids that only the text side uses.
+    "pad_token_id",
+    "sep_token_id",
+    "cls_token_id",
+    "mask_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    // Defaults of generation; generation_config.json is where Pagoda reads them.
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "min_length",
+    "max_length",
+    "num_beams",
+    "num_beam_groups",
+    "diversity_penalty",
+    "early_stopping",
+    "length_penalty",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "num_return_sequences",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "exponential_decay_length_penalty",
+    // Upper bound of tokenizers, written by some trainers; max_position_embeddings rules.
+    "model_max_length",
+    "max_sequence_length",
+};
+
+constexpr absl::string_view kUnknownField =
+    "Pagoda does not know this field, which may change the model's arithmetic: remove it from the "
+    "file if it does not";
+
+void RequireNeutralFields(ConfigFields& fields) {
+  for (absl::string_view name : {"is_encoder_decoder",
+                                 "add_cross_attention",
+                                 "tie_encoder_decoder",
+                                 "use_sliding_window",
+                                 "rope_interleaved"}) {
+    fields.RequireNeutral(name, false);
+  }
+  fields.RequireNeutral("partial_rotary_factor", 1.0);
+  fields.RequireNeutral("chunk_size_feed_forward", 0);
+  fields.RequireNeutral("pruned_heads", nlohmann::json::object());
+  fields.RequireNeutral("quantization_config", nullptr);
+  fields.RequireNeutral("auto_map", nullptr);
+}
+
+const Architecture* ReadArchitecture(ConfigFields& fields) {
+  const std::vector<std::string> names = fields.Strings("architectures");
+  const Architecture* architecture = names.size() == 1 ? FindArchitecture(names[0]) : nullptr;
+  if (architecture == nullptr && fields.ok()) {
+    fields.Refuse("architectures", absl::StrCat("a list of one of ", ArchitectureNames()));
+  }
+  return architecture;
+}
+
+// "torch_dtype" and "dtype" are the same field of two versions; without either, values are float32,
+// which holds every checkpoint's values exactly.
+DType ReadDType(ConfigFields& fields) {
+  const absl::optional<std::string> old_name = fields.OptionalString("torch_dtype");
+  const absl::optional<std::string> new_name = fields.OptionalString("dtype");
+  if (old_name && new_name && *old_name != *new_name) {
+    fields.Refuse("torch_dtype", absl::StrCat("the value of dtype, \"", *new_name, "\""));
+  }
+  const std::string name = new_name.value_or(old_name.value_or("float32"));
+  const absl::StatusOr<DType> dtype = ParseDType(absl::StripPrefix(name, "torch."));
+  if (dtype.ok() && *dtype != DType::kInt32) return *dtype;
+  fields.Refuse(new_name ? "dtype" : "torch_dtype", "\"float32\", \"bfloat16\" or \"float16\"");
+  return DType::kFloat32;
+}
+
+void ReadHeads(ConfigFields& fields, ModelConfig& config) {
+  config.num_heads = fields.RequiredInt("num_attention_heads", 1, kMaxHeads);
+  const absl::optional<int32_t> head_dim = fields.OptionalInt("head_dim", 1, kMaxHeadDim);
+  if (!head_dim && config.hidden_size % config.num_heads != 0) {
+    fields.Refuse("head_dim",
+                  absl::StrCat("an integer, as hidden_size ",
+                               config.hidden_size,
+                               " is no multiple of num_attention_heads ",
+                               config.num_heads));
+  }
+  config.head_dim = head_dim.value_or(config.hidden_size / config.num_heads);
+  if (config.head_dim % 2 != 0) fields.Refuse("head_dim", "an even integer");
+}
+
+void ReadCommonFields(ConfigFields& fields, ModelConfig& config) {
+  config.num_layers = fields.RequiredInt("num_hidden_layers", 1, kMaxLayers);
+  config.hidden_size = fields.RequiredInt("hidden_size", 1, kMaxWidth);
+  config.intermediate_size = fields.RequiredInt("intermediate_size", 1, kMaxWidth);
+  config.vocab_size = fields.RequiredInt("vocab_size", 1, kMaxVocab);
+  config.max_position_embeddings = fields.RequiredInt("max_position_embeddings", 1, kMaxPositions);
+  config.rms_norm_eps = static_cast<float>(fields.RequiredNumber("rms_norm_eps", 0.0, 1.0));
+  config.tie_word_embeddings = fields.OptionalBool("tie_word_embeddings").value_or(false);
+  config.eos_token_ids = fields.IntOrList("eos_token_id", 0, config.vocab_size - 1);
+  config.bos_token_id = fields.OptionalInt("bos_token_id", 0, config.vocab_size - 1);
+  config.dtype = ReadDType(fields);
+  config.rope = ReadRopeConfig(fields);
+  const absl::optional<std::string> activation = fields.OptionalString("hidden_act");
+  if (activation && *activation != "silu") fields.Refuse("hidden_act", "\"silu\"");
+  ReadHeads(fields, config);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> LoadModelConfig(absl::string_view model_dir) {
+  const std::string path = absl::StrCat(model_dir, "/config.json");
+  absl::StatusOr<nlohmann::json> object = ReadJsonObject(path);
+  if (absl::IsNotFound(object.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        object.status().message(), "; expected a model directory in the Hugging Face layout"));
+  }
+  if (!object.ok()) return object.status();
+  ConfigFields fields(path, "", *std::move(object));
+  ModelConfig config;
+  const Architecture* architecture = ReadArchitecture(fields);
+  if (architecture == nullptr) return fields.Finish(kUnknownField);
+  config.architecture = std::string(architecture->name);
+  RequireNeutralFields(fields);
+  ReadCommonFields(fields, config);
+  architecture->read_config(fields, config);
+  if (config.num_heads % std::max(config.num_kv_heads, 1) != 0) {
+    fields.Refuse("num_key_value_heads",
+                  absl::StrCat("a divisor of num_attention_heads ", config.num_heads));
+  }
+  fields.Ignore(kHarmlessFields);
+  PAGODA_RETURN_IF_ERROR(fields.Finish(kUnknownField));
+  return config;
+}
+
+}  // namespace pagoda::engine
