@@ -8,9 +8,9 @@
 
 namespace pagoda::engine {
 
-// Turns a sequence's tokens into text as they come. Every piece is valid UTF-8: an incomplete character is held back;
-// bytes that can never become one are U+FFFD by the maximal-subpart rule. The pieces add up to Decode of all ids.
-// Thread-compatible; small, one per sequence.
+// Turns a sequence's tokens into text as they come. Every piece is valid UTF-8: an incomplete
+// character is held back; bytes that can never become one are U+FFFD by the maximal-subpart rule.
+// The pieces add up to Decode of all ids. Thread-compatible; small, one per sequence.
 class Detokenizer {
  public:
   Detokenizer(const Tokenizer* tokenizer, bool skip_special_tokens);

@@ -13,7 +13,8 @@
 namespace pagoda::engine {
 
 struct EncodeOptions {
-  bool add_special_tokens = true;     // the post-processor may add BOS and the like; BOS is never doubled
+  bool add_special_tokens =
+      true;  // the post-processor may add BOS and the like; BOS is never doubled
   bool parse_special_tokens = false;  // text that spells a special token becomes it
 };
 
@@ -22,19 +23,22 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Reads tokenizer.json (and tokenizer_config.json where there is one) of a model directory. NOT_FOUND when there is no
-  // tokenizer.json; INVALID_ARGUMENT naming file and element for anything broken or not supported.
+  // Reads tokenizer.json (and tokenizer_config.json where there is one) of a model directory.
+  // NOT_FOUND when there is no tokenizer.json; INVALID_ARGUMENT naming file and element for
+  // anything broken or not supported.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(absl::string_view model_dir);
 
   // INVALID_ARGUMENT when text is not valid UTF-8.
-  virtual absl::StatusOr<std::vector<TokenId>> Encode(absl::string_view text, const EncodeOptions& options) const = 0;
-  // Whole-text decoding: valid UTF-8, U+FFFD by the maximal-subpart rule. Unknown ids decode to nothing.
+  virtual absl::StatusOr<std::vector<TokenId>> Encode(absl::string_view text,
+                                                      const EncodeOptions& options) const = 0;
+  // Whole-text decoding: valid UTF-8, U+FFFD by the maximal-subpart rule. Unknown ids decode to
+  // nothing.
   virtual std::string Decode(absl::Span<const TokenId> ids, bool skip_special_tokens) const = 0;
 
   // One more than the largest id.
   virtual int32_t vocab_size() const = 0;
-  // The bytes that a token adds to the text when it is not the first; empty for unknown ids. Lives as long as the
-  // tokenizer.
+  // The bytes that a token adds to the text when it is not the first; empty for unknown ids. Lives
+  // as long as the tokenizer.
   virtual absl::string_view TokenBytes(TokenId id) const = 0;
   virtual bool IsSpecial(TokenId id) const = 0;
   virtual absl::optional<TokenId> bos_token_id() const = 0;

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "engine/ids.h"
+#include "engine/text/json_element.h"
+#include "engine/text/regex.h"
+
+namespace pagoda::engine {
+
+// A token that is matched in the text itself, before the pre-tokenizer.
+struct AddedToken {
+  TokenId id = 0;
+  std::string content;
+  bool is_special = false;   // a control token
+  bool normalized = false;   // matched after the tokens that are not, in what those leave
+  bool strip_left = false;   // takes the white space before it
+  bool strip_right = false;  // takes the white space after it
+  bool single_word = false;  // not between word characters
+};
+
+// From the element "added_tokens", which may be absent or null.
+absl::StatusOr<std::vector<AddedToken>> ReadAddedTokens(const JsonElement& tokenizer);
+
+// A stretch of text, or the token that it is.
+struct TextSection {
+  absl::string_view text;
+  absl::optional<TokenId> token;
+};
+
+// Finds added tokens in text: the leftmost first, of those the longest. Immutable; thread-safe.
+class AddedTokenMatcher {
+ public:
+  static absl::StatusOr<AddedTokenMatcher> Make(const std::vector<AddedToken>& tokens);
+  AddedTokenMatcher(AddedTokenMatcher&&);
+  ~AddedTokenMatcher();
+
+  // Replaces *sections by those of `text`, in order, without empty ones. Special tokens are found
+  // only where `match_special`.
+  absl::Status Split(absl::string_view text,
+                     bool match_special,
+                     RegexScratch& scratch,
+                     std::vector<TextSection>* sections) const;
+
+ private:
+  class Trie;
+  AddedTokenMatcher();
+  absl::Status SplitText(const Trie& trie,
+                         absl::string_view text,
+                         RegexScratch& scratch,
+                         std::vector<TextSection>* sections) const;
+  absl::StatusOr<bool> IsInsideWord(absl::string_view text,
+                                    size_t begin,
+                                    size_t end,
+                                    RegexScratch& scratch) const;
+
+  // Those not normalized, then those normalized: [0] without special tokens, [1] with them.
+  std::vector<Trie> tries_[2];
+  absl::optional<Regex> word_at_start_;
+};
+
+}  // namespace pagoda::engine

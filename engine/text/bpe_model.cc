@@ -1,0 +1,217 @@
+#include "engine/text/bpe_model.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/text/bpe_merger.h"
+#include "engine/text/byte_alphabet.h"
+#include "engine/text/word_cache.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine {
+namespace {
+
+// Beyond this the parser no longer knows how long an array is.
+constexpr size_t kMaxMerges = (size_t{1} << 24) - 2;
+
+// Whole pieces to ids, for ignore_merges.
+using WordTable = absl::flat_hash_map<std::string, TokenId>;
+
+struct BpeTables {
+  std::array<absl::optional<TokenId>, 256> byte_ids;
+  MergeTable merges{0};
+  WordTable words;  // empty unless ignore_merges
+  absl::optional<TokenId> unknown_id;
+  bool fuse_unknown = false;  // a run of unknown bytes is one token
+};
+
+class BpeScratch final : public TokenModel::Scratch {
+ public:
+  void Trim() override {
+    merger.Trim();
+    if (word_ids.capacity() > kMaxKeptIds) word_ids = {};
+  }
+
+  WordCache cache;
+  BpeMerger merger;
+  std::vector<TokenId> word_ids;
+
+ private:
+  static constexpr size_t kMaxKeptIds = 1 << 16;
+};
+
+class BpeModel final : public TokenModel {
+ public:
+  explicit BpeModel(BpeTables tables) : tables_(std::move(tables)) {}
+
+  std::unique_ptr<Scratch> MakeScratch() const override { return std::make_unique<BpeScratch>(); }
+
+  absl::Status Encode(absl::string_view piece,
+                      Scratch& base_scratch,
+                      std::vector<TokenId>* ids) const override {
+    BpeScratch& scratch = static_cast<BpeScratch&>(base_scratch);
+    if (!WordCache::Fits(piece)) {
+      PAGODA_RETURN_IF_ERROR(EncodeWord(piece, scratch));
+      ids->insert(ids->end(), scratch.word_ids.begin(), scratch.word_ids.end());
+      return absl::OkStatus();
+    }
+    const size_t index = scratch.cache.IndexOf(piece);
+    absl::Span<const TokenId> found = scratch.cache.Find(index, piece);
+    if (found.empty()) {
+      PAGODA_RETURN_IF_ERROR(EncodeWord(piece, scratch));
+      scratch.cache.Insert(index, piece, scratch.word_ids);
+      found = scratch.word_ids;
+    }
+    for (const TokenId id : found) ids->push_back(id);
+    return absl::OkStatus();
+  }
+
+ private:
+  // To scratch.word_ids.
+  absl::Status EncodeWord(absl::string_view word, BpeScratch& scratch) const {
+    scratch.word_ids.clear();
+    if (!tables_.words.empty()) {
+      const auto whole = tables_.words.find(word);
+      if (whole != tables_.words.end()) {
+        scratch.word_ids.push_back(whole->second);
+        return absl::OkStatus();
+      }
+    }
+    bool after_unknown = false;
+    for (const char c : word) {
+      const uint8_t byte = static_cast<uint8_t>(c);
+      const absl::optional<TokenId> id = tables_.byte_ids[byte];
+      if (id) {
+        scratch.word_ids.push_back(*id);
+      } else if (!tables_.unknown_id) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "text holds byte 0x%02X, which the tokenizer's vocabulary has no token for", byte));
+      } else if (!tables_.fuse_unknown || !after_unknown) {
+        scratch.word_ids.push_back(*tables_.unknown_id);
+      }
+      after_unknown = !id;
+    }
+    scratch.merger.Run(tables_.merges, &scratch.word_ids);
+    return absl::OkStatus();
+  }
+
+  const BpeTables tables_;
+};
+
+// Fields that would change the ids and that byte-level models leave unset.
+absl::Status RefuseUnsupported(const TokenModelParts& parts) {
+  const JsonElement& element = parts.element;
+  if (!parts.is_byte_level)
+    return element.Error("a BPE model without the pre-tokenizer ByteLevel is not supported");
+  PAGODA_ASSIGN_OR_RETURN(const bool byte_fallback, element.BoolOr("byte_fallback", false));
+  if (byte_fallback) return element.Error("byte_fallback is not supported");
+  for (const absl::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    PAGODA_ASSIGN_OR_RETURN(const absl::string_view affix, element.StringOr(key, ""));
+    if (!affix.empty())
+      return element.Error(absl::StrCat(key, " \"", affix, "\" is not supported"));
+  }
+  if (absl::optional<JsonElement> dropout = element.Find("dropout")) {
+    double value;
+    if (dropout->value().get(value) != simdjson::SUCCESS || value != 0.0) {
+      return dropout->Error("dropout other than 0 is not supported");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One merge of the file: two spellings.
+absl::StatusOr<std::pair<absl::string_view, absl::string_view>> ReadPair(
+    simdjson::dom::element value) {
+  std::string_view text;
+  if (value.get(text) == simdjson::SUCCESS) {
+    const size_t space = text.find(' ');
+    if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "expected \"a b\", found \"", absl::string_view(text.data(), text.size()), "\""));
+    }
+    return std::pair(absl::string_view(text.data(), space),
+                     absl::string_view(text.data() + space + 1, text.size() - space - 1));
+  }
+  simdjson::dom::array array;
+  std::string_view left, right;
+  if (value.get(array) != simdjson::SUCCESS || array.size() != 2 ||
+      array.at(0).get(left) != simdjson::SUCCESS || array.at(1).get(right) != simdjson::SUCCESS) {
+    return absl::InvalidArgumentError("expected \"a b\" or [\"a\", \"b\"]");
+  }
+  return std::pair(absl::string_view(left.data(), left.size()),
+                   absl::string_view(right.data(), right.size()));
+}
+
+absl::StatusOr<MergeTable> ReadMerges(const TokenModelParts& parts) {
+  PAGODA_ASSIGN_OR_RETURN(const JsonElement element, parts.element.Get("merges"));
+  simdjson::dom::array array;
+  if (element.value().get(array) != simdjson::SUCCESS) return element.Error("expected an array");
+  if (array.size() > kMaxMerges) return element.Error("more than 2^24 merges are not supported");
+  MergeTable table(array.size());
+  uint32_t rank = 0;
+  std::string merged;
+  for (const simdjson::dom::element value : array) {
+    const auto pair = ReadPair(value);
+    if (!pair.ok())
+      return element.Error(absl::StrCat("merge ", rank, ": ", pair.status().message()));
+    const auto [left, right] = *pair;
+    merged.assign(left.data(), left.size());
+    merged.append(right.data(), right.size());
+    const absl::optional<TokenId> left_id = parts.vocabulary.Find(left);
+    const absl::optional<TokenId> right_id = parts.vocabulary.Find(right);
+    const absl::optional<TokenId> id = parts.vocabulary.Find(merged);
+    if (!left_id || !right_id || !id) {
+      const absl::string_view missing = !left_id    ? left
+                                        : !right_id ? right
+                                                    : absl::string_view(merged);
+      return element.Error(
+          absl::StrCat("merge ", rank, ": \"", missing, "\" is not in the vocabulary"));
+    }
+    if (!parts.is_special[*id]) table.Insert(*left_id, *right_id, {rank, *id});
+    ++rank;
+  }
+  return table;
+}
+
+// Tokens of more than one byte that text may become as a whole.
+WordTable ReadWords(const TokenModelParts& parts) {
+  WordTable words;
+  words.reserve(parts.vocabulary.size());
+  std::string bytes;
+  for (TokenId id = 0; id < parts.vocabulary.size(); ++id) {
+    const absl::optional<absl::string_view> spelling = parts.vocabulary.Spelling(id);
+    bytes.clear();
+    if (!spelling || parts.is_special[id] || !byte_alphabet::AppendBytes(*spelling, &bytes))
+      continue;
+    if (bytes.size() > 1) words.emplace(bytes, id);
+  }
+  return words;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TokenModel>> MakeBpeModel(const TokenModelParts& parts) {
+  PAGODA_RETURN_IF_ERROR(RefuseUnsupported(parts));
+  BpeTables tables;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string spelling;
+    byte_alphabet::AppendCharacter(static_cast<uint8_t>(byte), &spelling);
+    tables.byte_ids[byte] = parts.vocabulary.Find(spelling);
+  }
+  PAGODA_ASSIGN_OR_RETURN(tables.merges, ReadMerges(parts));
+  PAGODA_ASSIGN_OR_RETURN(const bool ignore_merges, parts.element.BoolOr("ignore_merges", false));
+  if (ignore_merges) tables.words = ReadWords(parts);
+  PAGODA_ASSIGN_OR_RETURN(tables.fuse_unknown, parts.element.BoolOr("fuse_unk", false));
+  if (absl::optional<JsonElement> unknown = parts.element.Find("unk_token")) {
+    PAGODA_ASSIGN_OR_RETURN(const absl::string_view spelling, unknown->String());
+    tables.unknown_id = parts.vocabulary.Find(spelling);
+    if (!tables.unknown_id)
+      return unknown->Error(absl::StrCat("\"", spelling, "\" is not in the vocabulary"));
+  }
+  return std::make_unique<BpeModel>(std::move(tables));
+}
+
+}  // namespace pagoda::engine

@@ -1,0 +1,102 @@
+#include "engine/text/pipeline_tokenizer.h"
+
+#include <limits>
+#include <utility>
+
+#include "engine/text/detokenizer.h"
+#include "engine/text/utf8.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine {
+
+struct PipelineTokenizer::Scratch {
+  PreTokenizerScratch pre_tokenizer;
+  std::unique_ptr<TokenModel::Scratch> model;
+  std::vector<TextSection> sections;
+  std::vector<absl::string_view> pieces;
+};
+
+namespace {
+
+// Lists of pieces beyond this are not kept from one text to the next.
+constexpr size_t kMaxKeptPieces = 1 << 16;
+
+}  // namespace
+
+PipelineTokenizer::PipelineTokenizer(Parts parts) : parts_(std::move(parts)) {}
+PipelineTokenizer::~PipelineTokenizer() = default;
+
+absl::StatusOr<std::vector<TokenId>> PipelineTokenizer::Encode(absl::string_view text,
+                                                               const EncodeOptions& options) const {
+  if (text.size() > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError("text is longer than 2 GiB");
+  }
+  if (!IsValidUtf8(text)) return absl::InvalidArgumentError("text is not valid UTF-8");
+  std::vector<TokenId> ids;
+  ids.reserve(text.size() / 4 + 8);
+  std::unique_ptr<Scratch> scratch = TakeScratch();
+  const absl::Status status = EncodeSections(text, options.parse_special_tokens, *scratch, &ids);
+  ReturnScratch(std::move(scratch));
+  if (!status.ok()) return status;
+  if (options.add_special_tokens) parts_.post_processor.Apply(&ids);
+  return ids;
+}
+
+absl::Status PipelineTokenizer::EncodeSections(absl::string_view text,
+                                               bool match_special,
+                                               Scratch& scratch,
+                                               std::vector<TokenId>* ids) const {
+  PAGODA_RETURN_IF_ERROR(parts_.added_tokens.Split(
+      text, match_special, scratch.pre_tokenizer.regex, &scratch.sections));
+  for (const TextSection& section : scratch.sections) {
+    if (section.token) {
+      ids->push_back(*section.token);
+      continue;
+    }
+    scratch.pieces.clear();
+    if (parts_.pre_tokenizer != nullptr) {
+      PAGODA_RETURN_IF_ERROR(
+          parts_.pre_tokenizer->Split(section.text, scratch.pre_tokenizer, &scratch.pieces));
+    } else {
+      scratch.pieces.push_back(section.text);
+    }
+    for (const absl::string_view piece : scratch.pieces) {
+      PAGODA_RETURN_IF_ERROR(parts_.model->Encode(piece, *scratch.model, ids));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string PipelineTokenizer::Decode(absl::Span<const TokenId> ids,
+                                      bool skip_special_tokens) const {
+  std::string text;
+  Detokenizer detokenizer(this, skip_special_tokens);
+  for (const TokenId id : ids) detokenizer.Append(id, &text);
+  detokenizer.Finish(&text);
+  return text;
+}
+
+std::unique_ptr<PipelineTokenizer::Scratch> PipelineTokenizer::TakeScratch() const {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!idle_scratch_.empty()) {
+      std::unique_ptr<Scratch> scratch = std::move(idle_scratch_.back());
+      idle_scratch_.pop_back();
+      return scratch;
+    }
+  }
+  auto scratch = std::make_unique<Scratch>();
+  scratch->model = parts_.model->MakeScratch();
+  return scratch;
+}
+
+void PipelineTokenizer::ReturnScratch(std::unique_ptr<Scratch> scratch) const {
+  scratch->pre_tokenizer.owned_text.clear();
+  scratch->sections.clear();
+  if (scratch->pieces.capacity() > kMaxKeptPieces) scratch->pieces = {};
+  scratch->model->Trim();
+  absl::MutexLock lock(&mutex_);
+  idle_scratch_.push_back(std::move(scratch));
+}
+
+}  // namespace pagoda::engine
