@@ -1,0 +1,679 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/device.cuh"
+#include "kernels/cuda/attention/kv_pages.cuh"
+
+// Decode: few query rows per sequence, all the time goes into reading K and V once.
+//
+// A thread block walks tiles of 64 tokens of one KV head; warp w owns tokens [16 w, 16 w + 16) of
+// every tile, with its own softmax state and its own ring of cp.async stages, so that warps never
+// wait for each other inside an item and the ring runs on across items. The query heads of a group
+// are packed into the rows of one MMA tile.
+//
+//   S[rows x tokens] = Q K^T      A = Q (registers), B = K (ldmatrix)
+//   O^T[d x rows]   += V^T P^T    A = V^T (ldmatrix.trans), B = P^T: exactly the registers that S
+//   came in
+//
+// so that the second product's width is the real number of rows, 8 or 16, not 16 always.
+
+namespace pagoda::kernels::cuda {
+
+struct DecodeKernelParams {
+  const void* q = nullptr;
+  int64_t q_stride = 0;
+  void* out = nullptr;
+  int32_t num_q_heads = 0;
+  int32_t group_size = 0;
+  KvPages kv;
+  ScoreParams score;
+  const DecodeTask* tasks = nullptr;
+  const DecodeSeq* seqs = nullptr;
+  // Workspace. Parts of cut items: two slots a block, [2 * grid][rows][head_dim], and maximum and
+  // sum of each row.
+  float* partial_out = nullptr;
+  float2* partial_state = nullptr;
+  int32_t* tickets = nullptr;  // [grid], 0 between launches
+};
+
+// kRowBlocks: blocks of 8 rows. kStages: tiles in flight. kMinCtas: thread blocks a multiprocessor
+// must hold.
+template <typename T, int kHeadDim, int kRowBlocks, int kStages, int kMinCtas, bool kExtras>
+struct DecodeTraits {
+  using Element = T;
+  static constexpr int kDim = kHeadDim;
+  static constexpr int kBlocks = kRowBlocks;
+  static constexpr int kRing = kStages;
+  static constexpr int kCtas = kMinCtas;
+  static constexpr bool kHasExtras = kExtras;
+
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kWarpTokens = kKvTileTokens / kWarps;
+  static constexpr int kRows = kRowBlocks * 8;
+  static constexpr int kChunks = kHeadDim / 8;
+  static constexpr int kRowBytes = kHeadDim * 2;
+  static constexpr int kMatrixBytes =
+      kWarpTokens * kRowBytes;  // K or V of one warp's part of a tile
+  static constexpr int kStageBytes = kWarps * 2 * kMatrixBytes;
+  // Q fragments stay in registers unless they and the output would not fit.
+  static constexpr bool kQueryInRegisters = kHeadDim * kRowBlocks <= 256;
+
+  // Where warps meet at the end of an item: each slot takes one warp's output. 4 to stride rows
+  // apart in banks.
+  static constexpr int kMergeSlots = kRowBlocks == 1 ? 4 : 2;
+  static constexpr int kMergeStride = kHeadDim + 4;
+  static constexpr int kMergeOffset = kStages * kStageBytes;
+  static constexpr int kStateOffset = kMergeOffset + kMergeSlots * kRows * kMergeStride * 4;
+  static constexpr int kSharedBytes =
+      kStateOffset + kWarps * kRows * static_cast<int>(sizeof(float2));
+  static_assert(kWarpTokens == 16);
+  static_assert(kCtas * (kSharedBytes + 1024) <= 228 * 1024);
+};
+
+namespace decode {
+
+// Position on the line of items that a block walks.
+struct Cursor {
+  DecodeSeq seq;
+  int32_t seq_pos;
+  int32_t unit;
+  int32_t tile;       // of the item
+  int32_t remaining;  // tiles, in all
+
+  __device__ __forceinline__ explicit Cursor(const DecodeTask& task)
+      : seq(task.seq),
+        seq_pos(task.seq_pos),
+        unit(task.unit),
+        tile(task.tile),
+        remaining(task.num_tiles) {}
+
+  __device__ __forceinline__ int PieceTiles() const { return min(seq.num_tiles - tile, remaining); }
+
+  // To the first tile of the next item.
+  __device__ __forceinline__ void NextItem(const DecodeSeq* seqs, int num_kv_heads) {
+    tile = 0;
+    if (++unit == seq.num_row_tiles * num_kv_heads) {
+      unit = 0;
+      ++seq_pos;
+      if (remaining > 0) seq = seqs[seq_pos];
+    }
+  }
+};
+
+// What the rows of an item may see.
+struct ItemSpan {
+  int32_t context_len;
+  int32_t num_rows_of_seq;
+  int32_t row_offset;
+  int32_t first_token;  // first that any row of the tile sees
+  int32_t end_token;    // one past the last that any row of the tile sees
+};
+
+template <int kRows>
+__device__ __forceinline__ ItemSpan ReadItemSpan(const DecodeKernelParams& p,
+                                                 const DecodeSeq& seq,
+                                                 int row_tile) {
+  ItemSpan span;
+  span.row_offset = p.kv.row_offsets[seq.seq_idx];
+  span.num_rows_of_seq = p.kv.row_offsets[seq.seq_idx + 1] - span.row_offset;
+  span.context_len = p.kv.context_lens[seq.seq_idx];
+  const int first_row = row_tile * kRows / p.group_size;
+  const int last_row = min((row_tile * kRows + kRows - 1) / p.group_size, span.num_rows_of_seq - 1);
+  const int base = span.context_len - span.num_rows_of_seq;
+  span.end_token = base + last_row + 1;
+  span.first_token = p.score.window > 0 ? max(0, base + first_row - p.score.window + 1) : 0;
+  return span;
+}
+
+// Fills one warp's ring, ahead of the warp's own arithmetic and across items.
+template <typename Traits>
+class Loader {
+ public:
+  using T = typename Traits::Element;
+
+  __device__ __forceinline__
+  Loader(const DecodeKernelParams& p, const DecodeTask& task, uint32_t ring, int warp, int lane)
+      : p_(p), cursor_(task), ring_(ring), warp_(warp), lane_(lane) {
+    if (cursor_.remaining > 0) BeginItem();
+  }
+
+  // Starts the copies of the next tile into `stage` and commits them as one group; an empty group
+  // at the end.
+  __device__ __forceinline__ void Fill(int stage) {
+    if (cursor_.remaining > 0) {
+      FillTile(ring_ + stage * Traits::kStageBytes);
+      --cursor_.remaining;
+      if (++cursor_.tile == cursor_.seq.num_tiles) {
+        cursor_.NextItem(p_.seqs, p_.kv.num_kv_heads);
+        if (cursor_.remaining > 0) BeginItem();
+      }
+    }
+    CpAsyncCommit();
+  }
+
+ private:
+  // Ids of the blocks that hold this warp's part of the next 32 tiles, one a lane.
+  __device__ __forceinline__ void FetchBlocks() {
+    pages_tile_ = cursor_.tile;
+    const int token = (cursor_.seq.first_tile + pages_tile_ + lane_) * kKvTileTokens +
+                      warp_ * Traits::kWarpTokens;
+    const int last = span_.end_token - 1;
+    // Entries outside what is visible may hold anything.
+    const int index = min(max(token, span_.first_token), last) >> p_.kv.block_size_log2;
+    pages_ = table_[index];
+  }
+
+  __device__ __forceinline__ void BeginItem() {
+    const int num_kv_heads = p_.kv.num_kv_heads;
+    const int row_tile = cursor_.unit / num_kv_heads;
+    const int kv_head = cursor_.unit - row_tile * num_kv_heads;
+    table_ = p_.kv.block_tables + cursor_.seq.seq_idx * p_.kv.block_table_stride;
+    span_ = ReadItemSpan<Traits::kRows>(p_, cursor_.seq, row_tile);
+    head_data_ = static_cast<const T*>(p_.kv.data) + kv_head * p_.kv.head_stride;
+    FetchBlocks();
+  }
+
+  __device__ __forceinline__ void FillTile(uint32_t stage) {
+    constexpr int kCopies = Traits::kWarpTokens * Traits::kChunks / 32;
+    static_assert(Traits::kWarpTokens * Traits::kChunks % 32 == 0);
+    if (cursor_.tile - pages_tile_ == 32) FetchBlocks();
+    const int block = __shfl_sync(0xffffffff, pages_, cursor_.tile - pages_tile_);
+    const int token =
+        (cursor_.seq.first_tile + cursor_.tile) * kKvTileTokens + warp_ * Traits::kWarpTokens;
+    if (token + Traits::kWarpTokens <= span_.first_token || token >= span_.end_token) return;
+    // This step's own tokens are written by the kernel ahead of this one.
+    if (token + Traits::kWarpTokens > span_.context_len - span_.num_rows_of_seq) {
+      WaitForPreviousKernel();
+    }
+
+    const int slot = token & (p_.kv.block_size - 1);
+    const T* k = head_data_ + p_.kv.ClampBlock(block) * p_.kv.block_stride + slot * Traits::kDim;
+    const T* v = k + p_.kv.v_offset;
+    const bool whole = token >= span_.first_token && token + Traits::kWarpTokens <= span_.end_token;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int linear = i * 32 + lane_;
+      const int row = linear / Traits::kChunks;
+      const int chunk = linear % Traits::kChunks;
+      const uint32_t place =
+          stage + row * Traits::kRowBytes + SwizzledChunk<Traits::kChunks>(row, chunk) * 16;
+      if (whole) {
+        CpAsync16(place, k + linear * 8);
+        CpAsync16(place + Traits::kMatrixBytes, v + linear * 8);
+      } else {
+        // What nobody wrote must not reach the tensor cores: 0 * NaN is NaN.
+        const bool valid = token + row >= span_.first_token && token + row < span_.end_token;
+        CpAsync16OrZero(place, k + linear * 8, valid);
+        CpAsync16OrZero(place + Traits::kMatrixBytes, v + linear * 8, valid);
+      }
+    }
+  }
+
+  const DecodeKernelParams& p_;
+  Cursor cursor_;
+  uint32_t ring_;
+  int warp_;
+  int lane_;
+  ItemSpan span_;
+  const int32_t* table_ = nullptr;
+  const T* head_data_ = nullptr;
+  int32_t pages_ = 0;
+  int32_t pages_tile_ = 0;
+};
+
+// The query rows of one item and what one warp has gathered for them. Lane l holds rows l / 4 (+ 8)
+// of Q, S and the softmax state, and of O^T the rows 2 (l % 4) + {0, 1} (+ 8).
+template <typename Traits>
+class WarpState {
+ public:
+  using T = typename Traits::Element;
+  static constexpr int kSteps = Traits::kDim / 16;
+  static constexpr int kBlocks = Traits::kBlocks;
+
+  float out[kBlocks][kSteps][4];
+  float maximum[kBlocks];
+  float sum[kBlocks];
+
+  __device__ __forceinline__ void Begin(
+      const DecodeKernelParams& p, const ItemSpan& span, int row_tile, int kv_head, int lane) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      maximum[b] = -INFINITY;
+      sum[b] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) out[b][i][j] = 0.0f;
+      }
+      const int row = row_tile * Traits::kRows + b * 8 + lane / 4;
+      const int token = row / p.group_size;
+      const int head = kv_head * p.group_size + row - token * p.group_size;
+      const bool valid = token < span.num_rows_of_seq;
+      position_[b] = span.context_len - span.num_rows_of_seq + token;
+      slope_[b] = 0.0f;
+      if constexpr (Traits::kHasExtras) {
+        if (p.score.alibi_slopes != nullptr && valid) slope_[b] = p.score.alibi_slopes[head];
+      }
+      const T* q = static_cast<const T*>(p.q) + (span.row_offset + token) * p.q_stride +
+                   head * Traits::kDim + (lane % 4) * 2;
+      query_pointer_[b] = valid ? q : nullptr;
+      if constexpr (Traits::kQueryInRegisters) {
+#pragma unroll
+        for (int i = 0; i < kSteps; ++i) {
+          query_[b][i][0] = ReadQuery(b, i * 16);
+          query_[b][i][1] = ReadQuery(b, i * 16 + 8);
+        }
+      }
+    }
+  }
+
+  // Takes in the 16 tokens beginning at `token`; `whole` when every row sees all of them.
+  __device__ __forceinline__ void Add(
+      const DecodeKernelParams& p, uint32_t stage, int token, bool whole, int lane) {
+    // Rows of the four 8 x 8 matrices that ldmatrix takes, for K and V alike.
+    const int row = (lane & 7) + ((lane >> 4) << 3);
+    const int half = (lane >> 3) & 1;
+    const uint32_t row_base = stage + row * Traits::kRowBytes;
+
+    float s[2][4] = {};
+    float s_odd[2][4] = {};  // a second chain of products: each waits for the one before it
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      uint32_t k[4];
+      LoadMatrix4(k, row_base + SwizzledChunk<Traits::kChunks>(row, 2 * i + half) * 16);
+      uint32_t q[kBlocks][2];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        q[b][0] = Traits::kQueryInRegisters ? query_[b][i % kHeldSteps][0] : ReadQuery(b, i * 16);
+        q[b][1] =
+            Traits::kQueryInRegisters ? query_[b][i % kHeldSteps][1] : ReadQuery(b, i * 16 + 8);
+      }
+      float(&to)[2][4] = i % 2 == 0 ? s : s_odd;
+      const uint32_t a1 = kBlocks == 2 ? q[kBlocks - 1][0] : 0;
+      const uint32_t a3 = kBlocks == 2 ? q[kBlocks - 1][1] : 0;
+      Mma16x8x16<T>(to[0], q[0][0], a1, q[0][1], a3, k[0], k[1]);
+      Mma16x8x16<T>(to[1], q[0][0], a1, q[0][1], a3, k[2], k[3]);
+    }
+
+    uint32_t probability[kBlocks][2];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      float score[4] = {s[0][2 * b] + s_odd[0][2 * b],
+                        s[0][2 * b + 1] + s_odd[0][2 * b + 1],
+                        s[1][2 * b] + s_odd[1][2 * b],
+                        s[1][2 * b + 1] + s_odd[1][2 * b + 1]};
+      Softmax(p, score, token, whole, b, lane);
+      probability[b][0] = Number<T>::Pack(score[0], score[1]);
+      probability[b][1] = Number<T>::Pack(score[2], score[3]);
+    }
+
+    const uint32_t v_base = row_base + Traits::kMatrixBytes;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      uint32_t v[4];
+      LoadMatrix4Transposed(v, v_base + SwizzledChunk<Traits::kChunks>(row, 2 * i + half) * 16);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        Mma16x8x16<T>(out[b][i], v[0], v[1], v[2], v[3], probability[b][0], probability[b][1]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kHeldSteps = Traits::kQueryInRegisters ? kSteps : 1;
+
+  __device__ __forceinline__ uint32_t ReadQuery(int b, int column) const {
+    const T* q = query_pointer_[b];
+    // Not the read-only path: the kernel ahead may have written q while this one was already
+    // running.
+    return q == nullptr ? 0u : __ldcg(reinterpret_cast<const uint32_t*>(q + column));
+  }
+
+  // Scores of 4 tokens (0, 1, 8, 9 from 2 (lane % 4)) to probabilities relative to the running
+  // maximum, in units of log 2.
+  __device__ __forceinline__ void Softmax(
+      const DecodeKernelParams& p, float (&score)[4], int token, bool whole, int b, int lane) {
+    const int first = token + (lane % 4) * 2;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (Traits::kHasExtras) {
+        float x = score[j] * p.score.scale;
+        if (p.score.soft_cap > 0.0f) x = p.score.soft_cap * Tanh(x / p.score.soft_cap);
+        const int key = first + (j / 2) * 8 + j % 2;
+        score[j] = kLog2E * (x + slope_[b] * static_cast<float>(key - position_[b]));
+      } else {
+        score[j] *= p.score.scale * kLog2E;
+      }
+    }
+    if (!whole) {
+      const int last = position_[b];
+      const int begin = p.score.window > 0 ? last - p.score.window + 1 : 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int key = first + (j / 2) * 8 + j % 2;
+        if (key < begin || key > last) score[j] = -INFINITY;
+      }
+    }
+    float high = fmaxf(fmaxf(score[0], score[1]), fmaxf(score[2], score[3]));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
+    high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
+    if (__any_sync(0xffffffff, high > maximum[b])) Rescale(fmaxf(high, maximum[b]), b, lane);
+    // No key seen yet: keep every difference -inf, not NaN.
+    const float base = maximum[b] == -INFINITY ? 0.0f : maximum[b];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      score[j] = Exp2(score[j] - base);
+      sum[b] += score[j];
+    }
+  }
+
+  __device__ __forceinline__ void Rescale(float new_maximum, int b, int lane) {
+    const float factor = maximum[b] == -INFINITY ? 0.0f : Exp2(maximum[b] - new_maximum);
+    maximum[b] = new_maximum;
+    sum[b] *= factor;
+    // O^T has its rows in other lanes than the state.
+    const float even = __shfl_sync(0xffffffff, factor, (lane % 4) * 8);
+    const float odd = __shfl_sync(0xffffffff, factor, (lane % 4) * 8 + 4);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      out[b][i][0] *= even;
+      out[b][i][1] *= odd;
+      out[b][i][2] *= even;
+      out[b][i][3] *= odd;
+    }
+  }
+
+  uint32_t query_[kBlocks][kHeldSteps][2];
+  const T* query_pointer_[kBlocks];
+  int position_[kBlocks];
+  float slope_[kBlocks];
+};
+
+// The end of a piece: the block's warps merge, then the piece is written out, or left for the
+// item's last block.
+template <typename Traits>
+class PieceWriter {
+ public:
+  using T = typename Traits::Element;
+
+  struct Piece {
+    int32_t row_tile;
+    int32_t kv_head;
+    int32_t first_cta;  // blocks that the item is cut among
+    int32_t last_cta;
+    bool begins_item;
+  };
+
+  __device__ __forceinline__ PieceWriter(const DecodeKernelParams& p, char* shared)
+      : p_(p),
+        merge_(reinterpret_cast<float*>(shared + Traits::kMergeOffset)),
+        state_(reinterpret_cast<float2*>(shared + Traits::kStateOffset)) {}
+
+  __device__ __forceinline__ void Write(WarpState<Traits>& warp_state,
+                                        const Piece& piece,
+                                        const ItemSpan& span) {
+    const int rows =
+        min(Traits::kRows, span.num_rows_of_seq * p_.group_size - piece.row_tile * Traits::kRows);
+    MergeWarps(warp_state);
+    const bool whole = piece.first_cta == piece.last_cta;
+    const int slot = 2 * blockIdx.x + (piece.begins_item ? 1 : 0);
+    for (int i = threadIdx.x; i < rows * kVectors; i += Traits::kThreads) {
+      const int row = i / kVectors;
+      const int column = i % kVectors * 4;
+      const float2 total = RowState(row);
+      float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+      for (int s = 0; s < Traits::kMergeSlots; ++s) {
+        const float4 part = *reinterpret_cast<const float4*>(
+            merge_ + (s * Traits::kRows + row) * Traits::kMergeStride + column);
+        value.x += part.x;
+        value.y += part.y;
+        value.z += part.z;
+        value.w += part.w;
+      }
+      if (whole) {
+        WriteRow(piece, span, row, column, value, total.y);
+      } else {
+        const int64_t index = int64_t{slot} * Traits::kRows + row;
+        __stcg(reinterpret_cast<float4*>(p_.partial_out + index * Traits::kDim + column), value);
+        if (column == 0) __stcg(p_.partial_state + index, total);
+      }
+    }
+    if (!whole && IsLast(piece)) MergePieces(piece, span, rows);
+    // The next piece's first writer must not overtake this one's last reader.
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kVectors = Traits::kDim / 4;
+
+  // Maximum and sum of a row over the block's warps.
+  __device__ __forceinline__ float2 RowState(int row) const {
+    float high = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < Traits::kWarps; ++w) high = fmaxf(high, state_[w * Traits::kRows + row].x);
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < Traits::kWarps; ++w) {
+      const float2 part = state_[w * Traits::kRows + row];
+      sum += part.x == -INFINITY ? 0.0f : part.y * Exp2(part.x - high);
+    }
+    return make_float2(high, sum);
+  }
+
+  // Leaves each slot's outputs relative to the block's maximum; their sum is the block's output.
+  __device__ __forceinline__ void MergeWarps(WarpState<Traits>& warp_state) {
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int b = 0; b < Traits::kBlocks; ++b) {
+      float sum = warp_state.sum[b];
+      sum += __shfl_xor_sync(0xffffffff, sum, 1);
+      sum += __shfl_xor_sync(0xffffffff, sum, 2);
+      if (lane % 4 == 0) {
+        state_[warp * Traits::kRows + b * 8 + lane / 4] = make_float2(warp_state.maximum[b], sum);
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int b = 0; b < Traits::kBlocks; ++b) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int row = b * 8 + (lane % 4) * 2 + odd;
+        const float own = state_[warp * Traits::kRows + row].x;
+        const float factor = own == -INFINITY ? 0.0f : Exp2(own - RowState(row).x);
+#pragma unroll
+        for (int i = 0; i < WarpState<Traits>::kSteps; ++i) {
+          warp_state.out[b][i][odd] *= factor;
+          warp_state.out[b][i][odd + 2] *= factor;
+        }
+      }
+    }
+    if constexpr (Traits::kMergeSlots == Traits::kWarps) {
+      Store<false>(warp_state, warp, lane);
+    } else {
+      if (warp >= Traits::kMergeSlots) Store<false>(warp_state, warp - Traits::kMergeSlots, lane);
+      __syncthreads();
+      if (warp < Traits::kMergeSlots) Store<true>(warp_state, warp, lane);
+    }
+    __syncthreads();
+  }
+
+  template <bool kAdd>
+  __device__ __forceinline__ void Store(const WarpState<Traits>& warp_state, int slot, int lane) {
+#pragma unroll
+    for (int b = 0; b < Traits::kBlocks; ++b) {
+#pragma unroll
+      for (int i = 0; i < WarpState<Traits>::kSteps; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int row = slot * Traits::kRows + b * 8 + (lane % 4) * 2 + j % 2;
+          const int column = i * 16 + lane / 4 + (j / 2) * 8;
+          float& place = merge_[row * Traits::kMergeStride + column];
+          place = kAdd ? place + warp_state.out[b][i][j] : warp_state.out[b][i][j];
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void WriteRow(const Piece& piece,
+                                           const ItemSpan& span,
+                                           int row,
+                                           int column,
+                                           float4 value,
+                                           float sum) const {
+    const int packed = piece.row_tile * Traits::kRows + row;
+    const int token = packed / p_.group_size;
+    const int head = piece.kv_head * p_.group_size + packed - token * p_.group_size;
+    const float factor = sum > 0.0f ? p_.score.v_scale / sum : 0.0f;
+    T* out = static_cast<T*>(p_.out) +
+             (int64_t{span.row_offset + token} * p_.num_q_heads + head) * Traits::kDim + column;
+    *reinterpret_cast<uint2*>(out) =
+        make_uint2(Number<T>::Pack(value.x * factor, value.y * factor),
+                   Number<T>::Pack(value.z * factor, value.w * factor));
+  }
+
+  // Whether this block is the last of the item's to arrive here; then it sees what the others
+  // wrote.
+  __device__ __forceinline__ bool IsLast(const Piece& piece) {
+    __threadfence();
+    __syncthreads();
+    int last = 0;
+    if (threadIdx.x == 0) {
+      int32_t* ticket = p_.tickets + piece.first_cta;
+      last = atomicAdd(ticket, 1) == piece.last_cta - piece.first_cta;
+      if (last) *ticket = 0;  // for the next launch
+    }
+    last = __syncthreads_or(last);
+    if (last) __threadfence();
+    return last != 0;
+  }
+
+  __device__ __forceinline__ void MergePieces(const Piece& piece, const ItemSpan& span, int rows) {
+    // Reads of so many pieces are in flight at once.
+    constexpr int kBatch = 8;
+    const int pieces = piece.last_cta - piece.first_cta + 1;
+    for (int i = threadIdx.x; i < rows * kVectors; i += Traits::kThreads) {
+      const int row = i / kVectors;
+      const int column = i % kVectors * 4;
+      float high = -INFINITY;
+      float sum = 0.0f;
+      float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      for (int first = 0; first < pieces; first += kBatch) {
+        float4 part[kBatch];
+        float2 state[kBatch];
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+          const int k = first + j;
+          // The item begins in its first block's last piece and goes through the others' first.
+          const int slot = 2 * (piece.first_cta + k) + (k == 0 ? 1 : 0);
+          const int64_t index = int64_t{slot} * Traits::kRows + row;
+          state[j] = make_float2(-INFINITY, 0.0f);
+          part[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+          if (k < pieces) {
+            state[j] = __ldcg(p_.partial_state + index);
+            part[j] = __ldcg(
+                reinterpret_cast<const float4*>(p_.partial_out + index * Traits::kDim + column));
+          }
+        }
+        float new_high = high;
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) new_high = fmaxf(new_high, state[j].x);
+        const float keep = high == -INFINITY ? 0.0f : Exp2(high - new_high);
+        high = new_high;
+        sum *= keep;
+        value = make_float4(value.x * keep, value.y * keep, value.z * keep, value.w * keep);
+#pragma unroll
+        for (int j = 0; j < kBatch; ++j) {
+          const float factor = state[j].x == -INFINITY ? 0.0f : Exp2(state[j].x - high);
+          sum += state[j].y * factor;
+          value.x += part[j].x * factor;
+          value.y += part[j].y * factor;
+          value.z += part[j].z * factor;
+          value.w += part[j].w * factor;
+        }
+      }
+      WriteRow(piece, span, row, column, value, sum);
+    }
+  }
+
+  const DecodeKernelParams& p_;
+  float* merge_;
+  float2* state_;
+};
+
+}  // namespace decode
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kCtas)
+    DecodeKernel(const __grid_constant__ DecodeKernelParams p) {
+  extern __shared__ __align__(128) char shared[];
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const DecodeTask task = p.tasks[blockIdx.x];
+  if (task.num_tiles == 0) {
+    WaitForPreviousKernel();
+    AllowNextKernel();
+    return;
+  }
+
+  // Plan, tables and the cache of earlier steps are older than the kernel ahead: reading may begin
+  // at once.
+  const uint32_t ring = SharedAddress(shared) + warp * 2 * Traits::kMatrixBytes;
+  decode::Loader<Traits> loader(p, task, ring, warp, lane);
+#pragma unroll
+  for (int i = 0; i < Traits::kRing; ++i) loader.Fill(i);
+  WaitForPreviousKernel();
+  AllowNextKernel();
+
+  decode::PieceWriter<Traits> writer(p, shared);
+  decode::Cursor cursor(task);
+  int stage = 0;
+  while (cursor.remaining > 0) {
+    const int num_kv_heads = p.kv.num_kv_heads;
+    const int row_tile = cursor.unit / num_kv_heads;
+    const int kv_head = cursor.unit - row_tile * num_kv_heads;
+    const decode::ItemSpan span = decode::ReadItemSpan<Traits::kRows>(p, cursor.seq, row_tile);
+    // Tokens that all rows of the tile see.
+    const int all_begin = p.score.window > 0 ? max(0, span.end_token - p.score.window) : 0;
+    const int all_end =
+        span.context_len - span.num_rows_of_seq + row_tile * Traits::kRows / p.group_size + 1;
+    decode::WarpState<Traits> state;
+    state.Begin(p, span, row_tile, kv_head, lane);
+
+    const int tiles = cursor.PieceTiles();
+    for (int i = 0; i < tiles; ++i) {
+      const int token =
+          (cursor.seq.first_tile + cursor.tile + i) * kKvTileTokens + warp * Traits::kWarpTokens;
+      CpAsyncWait<Traits::kRing - 1>();
+      __syncwarp();
+      if (token + Traits::kWarpTokens > span.first_token && token < span.end_token) {
+        const bool whole = token >= all_begin && token + Traits::kWarpTokens <= all_end;
+        state.Add(p, ring + stage * Traits::kStageBytes, token, whole, lane);
+      }
+      __syncwarp();
+      loader.Fill(stage);
+      stage = stage + 1 == Traits::kRing ? 0 : stage + 1;
+    }
+
+    const bool begins = cursor.tile == 0;
+    const bool ends = cursor.tile + tiles == cursor.seq.num_tiles;
+    const int cta = static_cast<int>(blockIdx.x);
+    const typename decode::PieceWriter<Traits>::Piece piece = {
+        .row_tile = row_tile,
+        .kv_head = kv_head,
+        .first_cta = begins ? cta : task.head_first_cta,
+        .last_cta = ends ? cta : (begins ? task.tail_last_cta : task.head_last_cta),
+        .begins_item = begins,
+    };
+    writer.Write(state, piece, span);
+    cursor.remaining -= tiles;
+    cursor.NextItem(p.seqs, num_kv_heads);
+  }
+  CpAsyncWait<0>();
+}
+
+}  // namespace pagoda::kernels::cuda
