@@ -33,6 +33,7 @@ void BpeMerger::Trim() {
 void BpeMerger::RunShort(const MergeTable& merges, std::vector<TokenId>* ids) {
   // pairs[i] is what ids[i] and ids[i + 1] become; the last is always none.
   std::array<Merge, kShortWord> pairs;
+  pairs[0].rank = kNoMerge;
   TokenId* const id = ids->data();
   size_t size = ids->size();
   const auto lookup = [&](size_t i) {
