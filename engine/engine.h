@@ -18,30 +18,33 @@ class Tokenizer;
 
 struct EngineOptions {
   internal::v1::EngineConfig config;
-  int32_t max_model_len = 0;   // most tokens of prompt and output
+  int32_t max_model_len = 0;  // most tokens of prompt and output
   int32_t vocab_size = 0;
   int32_t num_kv_blocks = 0;
-  parallel::StepPipe* pipe = nullptr;     // outlives the engine
-  OutputSink* sink = nullptr;             // outlives the engine
-  EngineMetrics* metrics = nullptr;       // outlives the engine
-  const Tokenizer* tokenizer = nullptr;   // outlives the engine; null: token ids only
+  parallel::StepPipe* pipe = nullptr;    // outlives the engine
+  OutputSink* sink = nullptr;            // outlives the engine
+  EngineMetrics* metrics = nullptr;      // outlives the engine
+  const Tokenizer* tokenizer = nullptr;  // outlives the engine; null: token ids only
   const Clock* clock = &Clock::Monotonic();
 };
 
-// Schedules, plans, applies. Submit, Cancel, Drain and Stop are thread-safe; Run is the engine thread.
+// Schedules, plans, applies. Submit, Cancel, Drain and Stop are thread-safe; Run is the engine
+// thread.
 class Engine {
  public:
   explicit Engine(EngineOptions options);
   ~Engine();
 
-  // Hands a request to the engine thread. RESOURCE_EXHAUSTED when the waiting queue is full (by requests, counting n, or
-  // by tokens), UNAVAILABLE when draining, stopped or failed, INVALID_ARGUMENT when it can never fit the KV pool.
-  // After OK exactly one delta with `last` follows.
+  // Hands a request to the engine thread. RESOURCE_EXHAUSTED when the waiting queue is full (by
+  // requests, counting n, or by tokens), UNAVAILABLE when draining, stopped or failed,
+  // INVALID_ARGUMENT when it can never fit the KV pool. After OK exactly one delta with `last`
+  // follows.
   absl::Status Submit(Request request);
   // Ends a request early with kCancelled; unknown keys are ignored.
   void Cancel(RequestKey key);
 
-  // Runs steps until Stop, or until a worker fails: then every request ends with UNAVAILABLE and Run returns why.
+  // Runs steps until Stop, or until a worker fails: then every request ends with UNAVAILABLE and
+  // Run returns why.
   absl::Status Run();
   // Refuses new requests from now on; running and waiting ones go on.
   void Drain();

@@ -11,7 +11,9 @@ namespace pagoda::engine {
 // A number that only grows. One writer; any reader.
 class MetricCounter {
  public:
-  void Add(uint64_t n) { value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
+  void Add(uint64_t n) {
+    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
   uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
  private:
@@ -75,9 +77,10 @@ struct EngineMetrics {
   MetricHistogram inter_token_seconds{InterTokenBuckets()};
   MetricHistogram request_seconds{RequestPhaseBuckets()}, queue_seconds{RequestPhaseBuckets()},
       prefill_seconds{RequestPhaseBuckets()}, decode_seconds{RequestPhaseBuckets()};
-  MetricHistogram request_prompt_tokens{TokenCountBuckets()}, request_generation_tokens{TokenCountBuckets()};
-  MetricHistogram step_prefill_seconds{StepDurationBuckets()}, step_decode_seconds{StepDurationBuckets()},
-      step_mixed_seconds{StepDurationBuckets()};
+  MetricHistogram request_prompt_tokens{TokenCountBuckets()},
+      request_generation_tokens{TokenCountBuckets()};
+  MetricHistogram step_prefill_seconds{StepDurationBuckets()},
+      step_decode_seconds{StepDurationBuckets()}, step_mixed_seconds{StepDurationBuckets()};
   MetricHistogram step_tokens{TokenCountBuckets()}, step_batch_size{BatchSizeBuckets()};
   MetricHistogram cancel_to_free_seconds{StepDurationBuckets()};
 };

@@ -60,8 +60,8 @@ struct OutputDelta {
   bool last = false;
 };
 
-// Takes the engine's outputs. Called on the engine thread, once per step with all that it gave; only hands over:
-// never blocks, locks long or throws.
+// Takes the engine's outputs. Called on the engine thread, once per step with all that it gave;
+// only hands over: never blocks, locks long or throws.
 class OutputSink {
  public:
   virtual ~OutputSink() = default;

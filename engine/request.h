@@ -10,7 +10,8 @@
 
 namespace pagoda::engine {
 
-// Sampling of a request, resolved: defaults are in, ranges are checked. Meaning as in pagoda/v1/inference.proto.
+// Sampling of a request, resolved: defaults are in, ranges are checked. Meaning as in
+// pagoda/v1/inference.proto.
 struct SamplingParams {
   float temperature = 1.0f;
   float top_p = 1.0f;
@@ -22,9 +23,9 @@ struct SamplingParams {
   float presence_penalty = 0.0f;
   uint64_t seed = 0;
   std::vector<std::pair<TokenId, float>> logit_bias;
-  std::vector<TokenId> allowed_token_ids;           // empty: every id
-  std::vector<std::vector<TokenId>> bad_words;      // token sequences never completed
-  std::optional<int32_t> num_logprobs;              // top entries beside the sampled token
+  std::vector<TokenId> allowed_token_ids;       // empty: every id
+  std::vector<std::vector<TokenId>> bad_words;  // token sequences never completed
+  std::optional<int32_t> num_logprobs;          // top entries beside the sampled token
   std::optional<int32_t> num_prompt_logprobs;
   bool processed_logprobs = false;
 };
@@ -33,9 +34,9 @@ struct SamplingParams {
 struct StopParams {
   std::optional<int32_t> max_tokens;  // absent: the rest of the context
   int32_t min_tokens = 0;
-  std::vector<std::string> stop_strings;   // not empty each; need a tokenizer
+  std::vector<std::string> stop_strings;  // not empty each; need a tokenizer
   std::vector<TokenId> stop_token_ids;
-  std::vector<TokenId> eos_token_ids;      // of the model; end the sequence unless ignore_eos
+  std::vector<TokenId> eos_token_ids;  // of the model; end the sequence unless ignore_eos
   bool include_stop = false;
   bool ignore_eos = false;
 };

@@ -1,0 +1,414 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "engine/errors.h"
+#include "engine/intake.h"
+#include "engine/kv/block_hash.h"
+#include "engine/kv/block_pool.h"
+#include "engine/output_batch.h"
+#include "engine/scheduler.h"
+#include "engine/step_applier.h"
+#include "engine/step_builder.h"
+#include "kernels/base/check.h"
+#include "kernels/base/log.h"
+
+namespace pagoda::engine {
+namespace {
+
+// Bytes of a random key of the prefix hash.
+constexpr size_t kRandomKeyWords = 8;
+
+std::string RandomKey() {
+  std::random_device random;
+  std::string key;
+  for (size_t i = 0; i < kRandomKeyWords; ++i) {
+    const uint32_t word = random();
+    key.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  }
+  return key;
+}
+
+SchedulerOptions SchedulerOptionsOf(const internal::v1::EngineConfig& config) {
+  return {.max_num_seqs = static_cast<int32_t>(config.max_num_seqs()),
+          .max_num_batched_tokens = static_cast<int32_t>(config.max_num_batched_tokens()),
+          .block_size = static_cast<int32_t>(config.block_size()),
+          .max_prefill_chunk_tokens = static_cast<int32_t>(config.max_prefill_chunk_tokens()),
+          .prefix_caching = config.prefix_caching(),
+          .by_priority = config.policy() == internal::v1::SCHEDULING_POLICY_PRIORITY};
+}
+
+// Clamps a bound that may be any unsigned number to what sums of it can hold.
+int64_t Bound(uint64_t limit) {
+  return static_cast<int64_t>(std::min<uint64_t>(limit, std::numeric_limits<int64_t>::max() / 2));
+}
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+}  // namespace
+
+class Engine::Impl {
+ public:
+  explicit Impl(EngineOptions options);
+
+  absl::Status Submit(Request request);
+  void Cancel(RequestKey key) { intake_.Cancel(key, options_.clock->NowNs()); }
+  absl::Status Run();
+  void Drain() { intake_.Close(DrainingError()); }
+  void Stop(absl::Status why);
+  int32_t num_live_requests() const { return num_live_.load(std::memory_order_relaxed); }
+
+ private:
+  absl::Status CheckFits(const Request& request) const;
+  void HashPrompt(LiveRequest* live) const;
+
+  // ---- Engine thread
+  bool StopIsAsked(absl::Status* why) const;
+  void TakeIntake();
+  void Accept(std::unique_ptr<LiveRequest> live);
+  void SweepDeadlines(int64_t now_ns);
+  // Applies the oldest result if it is there; true if it was.
+  absl::StatusOr<bool> ApplyNextResult();
+  // Plans and sends steps while fewer are in flight than may be; true if one was sent or a sequence
+  // ended.
+  absl::StatusOr<bool> PlanAhead();
+  void NoteAdmissions(const ScheduledStep& step, int64_t now_ns);
+  void FailOldest();
+  void ForgetCompleted();
+  void ForgetRetired(int64_t now_ns);
+  void Deliver();
+  void EndAll(const absl::Status& status);
+  void CountStep(const ScheduledStep& step);
+  void SetGauges();
+
+  // ---- Constant after construction
+  const EngineOptions options_;
+  const size_t max_steps_in_flight_;
+  const BlockHasher hasher_;
+
+  // ---- Synchronises itself
+  Intake intake_;
+  std::atomic<int32_t> num_live_{0};
+  mutable absl::Mutex stop_mutex_;
+  absl::optional<absl::Status> stop_ ABSL_GUARDED_BY(stop_mutex_);
+
+  // ---- Engine thread only
+  BlockPool pool_;
+  Scheduler scheduler_;
+  OutputBatch outputs_;
+  StepApplier applier_;
+  StepBuilder builder_;
+  Intake::Batch batch_;
+  absl::flat_hash_map<RequestKey, std::unique_ptr<LiveRequest>> requests_;
+  absl::btree_set<std::pair<int64_t, RequestKey>> deadlines_;
+  // Have had their last delta; rows in flight or blocks still name them.
+  std::vector<std::unique_ptr<LiveRequest>> retiring_;
+  // A ring: the steps in flight are the last num_in_flight_ before next_step_id_, each at its id
+  // modulo the size.
+  std::vector<ScheduledStep> steps_;
+  size_t num_in_flight_ = 0;
+  uint64_t next_step_id_ = 1;
+  uint64_t next_arrival_ = 1;
+  internal::v1::StepResult result_;
+};
+
+Engine::Impl::Impl(EngineOptions options)
+    : options_(std::move(options)),
+      max_steps_in_flight_(std::max<uint32_t>(options_.config.max_steps_in_flight(), 1)),
+      hasher_(options_.config.prefix_hash_key().empty() ? RandomKey()
+                                                        : options_.config.prefix_hash_key()),
+      intake_({.max_waiting_requests = Bound(options_.config.max_waiting_requests()),
+               .max_waiting_tokens = Bound(options_.config.max_waiting_tokens())}),
+      pool_(static_cast<uint32_t>(options_.num_kv_blocks), options_.config.block_size()),
+      scheduler_(SchedulerOptionsOf(options_.config), &pool_, &hasher_),
+      outputs_(options_.metrics),
+      applier_(&scheduler_, &outputs_, options_.metrics),
+      builder_(options_.vocab_size),
+      steps_(max_steps_in_flight_) {
+  PAGODA_CHECK(options_.pipe != nullptr && options_.sink != nullptr &&
+               options_.metrics != nullptr && options_.clock != nullptr &&
+               options_.num_kv_blocks > 0 && options_.max_model_len > 0);
+  SetGauges();
+}
+
+// ---- Any thread
+
+absl::Status Engine::Impl::CheckFits(const Request& request) const {
+  const int64_t num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  if (num_prompt_tokens > options_.max_model_len) {
+    return PromptExceedsContextError(num_prompt_tokens, options_.max_model_len);
+  }
+  const int64_t block_size = options_.config.block_size();
+  const int64_t num_blocks = (num_prompt_tokens + block_size - 1) / block_size;
+  if (num_blocks > options_.num_kv_blocks) {
+    return PromptExceedsPoolError(
+        num_prompt_tokens, num_blocks, block_size, options_.num_kv_blocks);
+  }
+  if (options_.tokenizer == nullptr && !request.stop.stop_strings.empty()) {
+    return MissingTokenizerError();
+  }
+  return absl::OkStatus();
+}
+
+void Engine::Impl::HashPrompt(LiveRequest* live) const {
+  if (!options_.config.prefix_caching()) return;
+  live->root_hash = hasher_.Root({.salt = live->request.cache_salt});
+  BlockHash parent = live->root_hash;
+  const absl::Span<const TokenId> prompt = live->request.prompt;
+  const size_t block_size = options_.config.block_size();
+  live->prompt_hashes.reserve(prompt.size() / block_size);
+  for (size_t begin = 0; begin + block_size <= prompt.size(); begin += block_size) {
+    parent = hasher_.Chain(parent, prompt.subspan(begin, block_size));
+    live->prompt_hashes.push_back(parent);
+  }
+}
+
+absl::Status Engine::Impl::Submit(Request request) {
+  PAGODA_CHECK(!request.prompt.empty());
+  if (absl::Status status = CheckFits(request); !status.ok()) return status;
+  if (absl::Status status = intake_.Reserve(Intake::LoadOf(request)); !status.ok()) return status;
+  auto live =
+      std::make_unique<LiveRequest>(std::move(request), options_.max_model_len, options_.tokenizer);
+  HashPrompt(live.get());
+  num_live_.fetch_add(1, std::memory_order_relaxed);
+  absl::Status status = intake_.Push(std::move(live));
+  if (!status.ok()) num_live_.fetch_sub(1, std::memory_order_relaxed);
+  return status;
+}
+
+void Engine::Impl::Stop(absl::Status why) {
+  {
+    absl::MutexLock lock(&stop_mutex_);
+    if (!stop_.has_value()) stop_ = why.ok() ? StoppedError(why) : why;
+  }
+  intake_.Close(StoppedError(why));
+}
+
+// ---- Engine thread
+
+absl::Status Engine::Impl::Run() {
+  absl::Status why;
+  while (!StopIsAsked(&why)) {
+    TakeIntake();
+    SweepDeadlines(options_.clock->NowNs());
+    absl::StatusOr<bool> applied = ApplyNextResult();
+    absl::StatusOr<bool> planned = applied.ok() ? PlanAhead() : applied;
+    if (!planned.ok()) {
+      LogError("engine: %s", planned.status().ToString());
+      const absl::Status lost = WorkerLostError(planned.status());
+      intake_.Close(lost);
+      EndAll(lost);
+      return planned.status();
+    }
+    SetGauges();
+    Deliver();
+    if (*applied || *planned) continue;
+    const int64_t deadline_ns =
+        deadlines_.empty() ? std::numeric_limits<int64_t>::max() : deadlines_.begin()->first;
+    options_.pipe->Wait(intake_.wake_fd(), deadline_ns);
+  }
+  EndAll(why);
+  return absl::OkStatus();
+}
+
+bool Engine::Impl::StopIsAsked(absl::Status* why) const {
+  absl::MutexLock lock(&stop_mutex_);
+  if (!stop_.has_value()) return false;
+  *why = *stop_;
+  return true;
+}
+
+void Engine::Impl::TakeIntake() {
+  intake_.Take(&batch_);
+  for (std::unique_ptr<LiveRequest>& live : batch_.requests) Accept(std::move(live));
+  const int64_t now_ns = batch_.cancellations.empty() ? 0 : options_.clock->NowNs();
+  for (const Intake::Cancellation& cancellation : batch_.cancellations) {
+    const auto it = requests_.find(cancellation.key);
+    if (it == requests_.end() || it->second->has_ended()) continue;
+    it->second->cancelled_ns = cancellation.requested_ns;
+    applier_.Abort(it->second.get(), FinishReason::kCancelled, RequestCancelledError(), now_ns);
+  }
+  batch_.requests.clear();
+  batch_.cancellations.clear();
+}
+
+void Engine::Impl::Accept(std::unique_ptr<LiveRequest> live) {
+  const Request& request = live->request;
+  const uint64_t arrival = next_arrival_++;
+  for (Sequence& sequence : live->sequences) {
+    sequence.order = {.priority = scheduler_.options().by_priority ? request.priority : 0,
+                      .arrival = arrival,
+                      .index = sequence.index};
+  }
+  if (request.deadline_ns.has_value()) deadlines_.insert({*request.deadline_ns, request.key});
+  scheduler_.Enqueue(&live->sequences[0]);
+  const bool is_new = requests_.emplace(request.key, std::move(live)).second;
+  PAGODA_CHECK(is_new);
+}
+
+void Engine::Impl::SweepDeadlines(int64_t now_ns) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
+    LiveRequest* const live = requests_.at(deadlines_.begin()->second).get();
+    deadlines_.erase(deadlines_.begin());
+    if (live->has_ended()) continue;
+    applier_.Abort(live,
+                   FinishReason::kDeadline,
+                   DeadlinePassedError(now_ns - live->request.arrival_ns),
+                   now_ns);
+  }
+  ForgetCompleted();
+}
+
+absl::StatusOr<bool> Engine::Impl::ApplyNextResult() {
+  if (num_in_flight_ == 0) return false;
+  const absl::StatusOr<bool> polled = options_.pipe->Poll(&result_);
+  if (!polled.ok() || !*polled) return polled;
+  const int64_t now_ns = options_.clock->NowNs();
+  const ScheduledStep& step = steps_[(next_step_id_ - num_in_flight_) % steps_.size()];
+  const absl::Status status = applier_.Apply(step, result_, now_ns);
+  if (!status.ok()) return status;
+  --num_in_flight_;
+  CountStep(step);
+  ForgetCompleted();
+  ForgetRetired(now_ns);
+  return true;
+}
+
+absl::StatusOr<bool> Engine::Impl::PlanAhead() {
+  bool has_progressed = false;
+  while (num_in_flight_ < max_steps_in_flight_) {
+    ScheduledStep& step = steps_[next_step_id_ % steps_.size()];
+    scheduler_.Schedule(&step);
+    const int64_t now_ns = options_.clock->NowNs();
+    for (Sequence* sequence : step.exhausted) {
+      if (sequence->state == SequenceState::kEnded) continue;
+      applier_.EndExhausted(sequence, now_ns);
+      has_progressed = true;
+    }
+    if (step.empty()) {
+      const bool is_stuck =
+          step.exhausted.empty() && num_in_flight_ == 0 && scheduler_.Oldest() != nullptr;
+      if (is_stuck) FailOldest();
+      has_progressed |= is_stuck;
+      break;
+    }
+    step.id = StepId(next_step_id_);
+    NoteAdmissions(step, now_ns);
+    const absl::Status status = options_.pipe->Submit(builder_.Build(step));
+    if (!status.ok()) return status;
+    ++next_step_id_;
+    ++num_in_flight_;
+    has_progressed = true;
+  }
+  ForgetCompleted();
+  return has_progressed;
+}
+
+void Engine::Impl::NoteAdmissions(const ScheduledStep& step, int64_t now_ns) {
+  for (const Admission& admission : step.admitted) {
+    LiveRequest* const live = admission.sequence->request;
+    if (live->scheduled_ns != 0) continue;
+    live->scheduled_ns = now_ns;
+    intake_.Leave(Intake::LoadOf(live->request));
+  }
+  options_.metrics->preemptions.Add(step.num_preemptions);
+  options_.metrics->prefix_query_tokens.Add(step.num_query_tokens);
+  options_.metrics->prefix_hit_tokens.Add(step.num_hit_tokens);
+}
+
+void Engine::Impl::FailOldest() {
+  LiveRequest* const live = scheduler_.Oldest()->request;
+  const absl::Status status = NoProgressError(pool_.num_available(), pool_.num_total());
+  LogError("engine: %s", status.ToString());
+  applier_.Abort(live, FinishReason::kError, status, options_.clock->NowNs());
+}
+
+void Engine::Impl::ForgetCompleted() {
+  for (LiveRequest* live : outputs_.completed()) {
+    const Request& request = live->request;
+    if (live->scheduled_ns == 0) intake_.Leave(Intake::LoadOf(request));
+    if (request.deadline_ns.has_value()) deadlines_.erase({*request.deadline_ns, request.key});
+    const auto it = requests_.find(request.key);
+    retiring_.push_back(std::move(it->second));
+    requests_.erase(it);
+    num_live_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (outputs_.completed().empty()) return;
+  outputs_.completed().clear();
+  ForgetRetired(options_.clock->NowNs());
+}
+
+void Engine::Impl::ForgetRetired(int64_t now_ns) {
+  const auto is_retired = [&](const std::unique_ptr<LiveRequest>& live) {
+    for (const Sequence& sequence : live->sequences) {
+      if (sequence.num_rows_in_flight > 0) return false;
+    }
+    if (live->cancelled_ns != 0) {
+      options_.metrics->cancel_to_free_seconds.Observe(Seconds(now_ns - live->cancelled_ns));
+    }
+    return true;
+  };
+  retiring_.erase(std::remove_if(retiring_.begin(), retiring_.end(), is_retired), retiring_.end());
+}
+
+void Engine::Impl::Deliver() {
+  if (!outputs_.empty()) options_.sink->Deliver(outputs_.Take());
+}
+
+void Engine::Impl::EndAll(const absl::Status& status) {
+  TakeIntake();
+  const int64_t now_ns = options_.clock->NowNs();
+  for (auto& [key, live] : requests_) {
+    if (!live->has_ended()) applier_.Abort(live.get(), FinishReason::kError, status, now_ns);
+  }
+  ForgetCompleted();
+  SetGauges();
+  Deliver();
+}
+
+void Engine::Impl::CountStep(const ScheduledStep& step) {
+  EngineMetrics& metrics = *options_.metrics;
+  size_t num_prefill_rows = 0;
+  for (const ScheduledRow& row : step.rows) num_prefill_rows += row.is_prefill ? 1 : 0;
+  MetricHistogram& phase = num_prefill_rows == 0                  ? metrics.step_decode_seconds
+                           : num_prefill_rows == step.rows.size() ? metrics.step_prefill_seconds
+                                                                  : metrics.step_mixed_seconds;
+  phase.Observe(Seconds(static_cast<int64_t>(result_.end_ns() - result_.start_ns())));
+  metrics.step_tokens.Observe(step.num_tokens);
+  metrics.step_batch_size.Observe(static_cast<double>(step.rows.size()));
+  metrics.steps.Add(1);
+}
+
+void Engine::Impl::SetGauges() {
+  EngineMetrics& metrics = *options_.metrics;
+  metrics.requests_running.Set(static_cast<double>(scheduler_.running().size()));
+  metrics.requests_waiting.Set(static_cast<double>(scheduler_.num_waiting()));
+  metrics.requests_preempted_waiting.Set(static_cast<double>(scheduler_.num_preempted_waiting()));
+  metrics.kv_blocks_total.Set(pool_.num_total());
+  metrics.kv_blocks_used.Set(pool_.num_used());
+  metrics.kv_blocks_cached.Set(pool_.num_cached());
+  metrics.kv_blocks_free.Set(pool_.num_free());
+  metrics.kv_evictions.Add(pool_.num_evictions() - metrics.kv_evictions.value());
+}
+
+// ---- The public class
+
+Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Engine::~Engine() = default;
+
+absl::Status Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
+void Engine::Cancel(RequestKey key) { impl_->Cancel(key); }
+absl::Status Engine::Run() { return impl_->Run(); }
+void Engine::Drain() { impl_->Drain(); }
+void Engine::Stop(absl::Status why) { impl_->Stop(std::move(why)); }
+int32_t Engine::num_live_requests() const { return impl_->num_live_requests(); }
+
+}  // namespace pagoda::engine

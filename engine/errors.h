@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace pagoda::engine {
+
+// The engine's catalogue of failures: each is worded here and nowhere else.
+
+// INVALID_ARGUMENT: refused at Submit.
+absl::Status PromptExceedsContextError(int64_t num_prompt_tokens, int64_t max_model_len);
+absl::Status PromptExceedsPoolError(int64_t num_prompt_tokens,
+                                    int64_t num_blocks_needed,
+                                    int64_t block_size,
+                                    int64_t num_blocks);
+absl::Status MissingTokenizerError();
+
+// RESOURCE_EXHAUSTED: the waiting queue is full.
+absl::Status QueueFullOfRequestsError(int64_t num_waiting, int64_t limit);
+absl::Status QueueFullOfTokensError(int64_t num_waiting, int64_t num_more, int64_t limit);
+
+// UNAVAILABLE: try another replica, or later.
+absl::Status DrainingError();
+absl::Status StoppedError(const absl::Status& why);
+absl::Status WorkerLostError(const absl::Status& why);
+
+// Ends of accepted requests.
+absl::Status RequestCancelledError();
+absl::Status DeadlinePassedError(int64_t elapsed_ns);
+absl::Status NonFiniteLogitsError();
+absl::Status NoProgressError(int64_t num_blocks_available, int64_t num_blocks);
+
+// INTERNAL: a result that does not answer its plan; the workers cannot be trusted any more.
+absl::Status BadStepResultError(uint64_t step_id,
+                                absl::string_view what,
+                                uint64_t got,
+                                uint64_t want);
+
+}  // namespace pagoda::engine

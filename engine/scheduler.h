@@ -1,0 +1,147 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "engine/ids.h"
+#include "engine/kv/block_hash.h"
+#include "engine/kv/block_pool.h"
+#include "engine/scheduled_step.h"
+#include "engine/sequence.h"
+
+namespace pagoda::engine {
+
+struct SchedulerOptions {
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+  int32_t block_size = 0;
+  int32_t max_prefill_chunk_tokens =
+      0;  // of one prompt while others want the step too; 0: no bound
+  bool prefix_caching = true;
+  bool by_priority = false;
+};
+
+// Decides who computes how many tokens in the next step, and who holds which blocks.
+//
+// There is no prefill and no decode phase: a sequence has known and computed tokens, and a step
+// lets it catch up under one token budget. A step is filled in this order:
+//   1. running sequences that are one token behind, in service order. They always get it: no more
+//   sequences run than
+//      the budget has tokens.
+//   2. sequences that are further behind, and waiting ones. The first in order gets half of what is
+//   left, the shortest
+//      of the others share the other half, and what they leave goes back to the first: short
+//      prompts pass a long one, which still ends in bounded time.
+// A step that needs a block for 1 and finds none preempts from the end of the service order; the
+// victim computes its tokens again later (most of them from the cache). Blocks that a plan in
+// flight names are not free yet, but will be: they are counted as pending, and while they cover the
+// need nobody is preempted for it. The last in order does not preempt itself; it waits. Admission
+// promises all blocks that a sequence's known tokens need (a count); the step that first writes a
+// block takes it.
+//
+// Pure: no clock, thread, device or random source. Engine thread only.
+class Scheduler {
+ public:
+  // `pool` and `hasher` outlive this.
+  Scheduler(const SchedulerOptions& options, BlockPool* pool, const BlockHasher* hasher);
+
+  // Hands over a sequence. REQUIRES: kIdle; its order is set.
+  void Enqueue(Sequence* sequence);
+  // Plans the next step into `step`; everything it holds counts as in flight from now on. REQUIRES:
+  // a step whose empty() is false is sent.
+  void Schedule(ScheduledStep* step);
+  // The step that held the row has run and its result is here: its keys and values are there, and
+  // what was waiting for it may go. REQUIRES: steps in order; before the row's tokens are added to
+  // the sequence.
+  void RetireRow(const ScheduledRow& row);
+  // A row's sample has come: the sequence has one token more on the host.
+  void AddKnownToken(Sequence* sequence) { ++sequence->num_known_tokens; }
+  // The sequence has ended; slot and blocks go when no plan in flight names them. REQUIRES: not
+  // kEnded.
+  void End(Sequence* sequence);
+  // The sequence's keys and values are not to be trusted: nobody shall find its blocks.
+  void Poison(Sequence* sequence);
+
+  // First in service order of all that run or wait; null: none.
+  Sequence* Oldest() const;
+  const std::vector<Sequence*>& running() const { return running_; }
+  size_t num_waiting() const { return waiting_.size(); }
+  size_t num_preempted_waiting() const { return num_preempted_waiting_; }
+  uint32_t num_reserved_blocks() const { return num_reserved_; }
+  uint32_t num_pending_free_blocks() const { return num_pending_free_; }
+  size_t num_free_slots() const { return free_slots_.size(); }
+  const SchedulerOptions& options() const { return options_; }
+
+ private:
+  struct OrderLess {
+    bool operator()(const Sequence* a, const Sequence* b) const { return a->order < b->order; }
+  };
+  // A sequence that is more than one token behind, or waits, and what this step gives it.
+  struct Candidate {
+    Sequence* sequence;
+    int32_t num_remaining;
+    int32_t num_granted;
+  };
+  enum class Growth { kDone, kMustWait, kImpossible };
+
+  void ScheduleSequencesInFlow(ScheduledStep* step);
+  void ScheduleCatchingUp(ScheduledStep* step);
+  // The first in service order that is behind leads the candidates, also if it still waits: whoever
+  // passes it, it gets half of every step.
+  void AdmitOldest(ScheduledStep* step);
+  // Adds the first of the queue, and sorts all but the first candidate by what they lack.
+  void CollectCandidates();
+  void Grant(Candidate* candidate, int32_t num_tokens);
+  void AddRow(Sequence* sequence, int32_t num_tokens, ScheduledStep* step);
+
+  // Makes `num_new` blocks available for `sequence` beyond what it was promised, by preemption
+  // where need be.
+  Growth MakeRoom(Sequence* sequence, uint32_t num_new, ScheduledStep* step);
+  uint32_t NumMissingBlocks(const Sequence& sequence, int32_t num_tokens) const;
+  void TakeBlocks(Sequence* sequence, int32_t num_tokens, ScheduledStep* step);
+  void Preempt(Sequence* sequence, ScheduledStep* step);
+
+  // Gives a waiting sequence a slot, the blocks it can share and the promise of the others.
+  bool TryAdmit(Sequence* sequence, ScheduledStep* step);
+  // If `sequence` goes first, the head of the queue must still find a slot and its blocks.
+  bool MayPass(const Sequence& sequence) const;
+  // Blocks for admission that no one was promised; those who run keep one each to grow into.
+  int64_t NumBlocksForAdmission() const;
+  // Fills shared_ with the blocks that hold the sequence's first tokens already.
+  void FindSharedBlocks(Sequence* sequence, int32_t max_blocks);
+  // Content of the sequence's i-th block; valid until the next call. REQUIRES: its tokens are
+  // known.
+  PrefixIndex::Content ContentOf(Sequence* sequence, int32_t block_idx);
+
+  void PublishFullBlocks(Sequence* sequence);
+  // No longer running nor waiting: what it holds goes now or with its last row in flight.
+  void Leave(Sequence* sequence);
+  void ReleaseResources(Sequence* sequence);
+
+  uint32_t NumBlocks(int32_t num_tokens) const {
+    return (static_cast<uint32_t>(num_tokens) + block_size_ - 1) / block_size_;
+  }
+
+  const SchedulerOptions options_;
+  const uint32_t block_size_;
+  const size_t max_running_;
+  BlockPool* const pool_;
+  const BlockHasher* const hasher_;
+
+  std::vector<Sequence*> running_;  // in service order
+  absl::btree_set<Sequence*, OrderLess> waiting_;
+  size_t num_preempted_waiting_ = 0;
+  std::vector<SlotId> free_slots_;
+  std::vector<SlotId> released_slots_;  // not yet told to the worker
+  uint32_t num_reserved_ = 0;           // sum of num_reserved_blocks
+  uint32_t num_pending_free_ = 0;       // sum of num_pending_free_blocks
+
+  // ---- Of the step being planned; members to keep their memory.
+  int32_t budget_ = 0;
+  std::vector<Candidate> candidates_;
+  std::vector<BlockId> shared_;
+  std::vector<TokenId> block_tokens_;
+};
+
+}  // namespace pagoda::engine

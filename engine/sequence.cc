@@ -1,0 +1,47 @@
+#include "engine/sequence.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pagoda::engine {
+namespace {
+
+int32_t MaxTotalTokens(const Request& request, int32_t max_model_len) {
+  const int64_t num_prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  if (!request.stop.max_tokens.has_value()) return max_model_len;
+  return static_cast<int32_t>(
+      std::min<int64_t>(max_model_len, num_prompt_tokens + *request.stop.max_tokens));
+}
+
+// Text is made when it is wanted, or needed to find stop strings.
+const Tokenizer* TokenizerFor(const Request& request, const Tokenizer* tokenizer) {
+  return request.want_text || !request.stop.stop_strings.empty() ? tokenizer : nullptr;
+}
+
+}  // namespace
+
+Sequence::Sequence(LiveRequest* request, int32_t index, const Tokenizer* tokenizer)
+    : request(request),
+      index(index),
+      num_known_tokens(request->num_prompt_tokens),
+      stop_checker(&request->stop_rules, tokenizer, request->request.skip_special_tokens) {
+  tables.resize(kNumKvGroups);
+}
+
+LiveRequest::LiveRequest(Request r, int32_t max_model_len, const Tokenizer* tokenizer)
+    : request(std::move(r)),
+      num_prompt_tokens(static_cast<int32_t>(request.prompt.size())),
+      max_total_tokens(MaxTotalTokens(request, max_model_len)),
+      is_prompt_only(max_total_tokens == num_prompt_tokens),
+      ranks_draws(request.best_of > request.n),
+      stop_rules(request.stop, max_total_tokens - num_prompt_tokens) {
+  const int32_t num_sequences = std::max(request.n, request.best_of);
+  sequences.reserve(num_sequences);
+  for (int32_t i = 0; i < num_sequences; ++i) {
+    sequences.emplace_back(this, i, TokenizerFor(request, tokenizer));
+  }
+  if (ranks_draws) draws.resize(num_sequences);
+  if (wants_prompt_logprobs()) prompt_logprobs.resize(num_prompt_tokens);
+}
+
+}  // namespace pagoda::engine

@@ -1,0 +1,254 @@
+#include "engine/step_applier.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/errors.h"
+
+namespace pagoda::engine {
+namespace {
+
+using internal::v1::StepResult;
+
+double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+// Rows are few and this is asked rarely (prompt log-probabilities, failures), so no map is kept.
+Sequence* SequenceOfSlot(const ScheduledStep& step, uint32_t slot) {
+  for (const ScheduledRow& row : step.rows) {
+    if (row.sequence->slot == SlotId(slot)) return row.sequence;
+  }
+  return nullptr;
+}
+
+bool IsFailed(const StepResult& result, uint32_t slot) {
+  return std::find(result.failed_slots().begin(), result.failed_slots().end(), slot) !=
+         result.failed_slots().end();
+}
+
+void CopyTop(const google::protobuf::RepeatedField<uint32_t>& ids,
+             const google::protobuf::RepeatedField<float>& logprobs,
+             int begin,
+             int count,
+             std::vector<TokenLogprobs::Entry>* out) {
+  count = std::min(count, std::min(ids.size(), logprobs.size()) - begin);
+  for (int i = begin; i < begin + count; ++i) {
+    out->push_back({.token = static_cast<TokenId>(ids[i]), .logprob = logprobs[i]});
+  }
+}
+
+// Positions come in order, chunk by chunk; after a preemption some come again.
+void StorePromptLogprobs(const internal::v1::PromptLogprobs& part, LiveRequest* live) {
+  const int num_top = static_cast<int>(part.num_top());
+  for (int i = 0; i < std::min(part.logprobs_size(), part.ranks_size()); ++i) {
+    const int64_t position = static_cast<int64_t>(part.first_position()) + i;
+    if (position != live->num_prompt_logprobs_known + 1 || position >= live->num_prompt_tokens) {
+      continue;
+    }
+    TokenLogprobs& entry = live->prompt_logprobs[position];
+    entry.token.logprob = part.logprobs(i);
+    entry.rank = static_cast<int32_t>(part.ranks(i));
+    CopyTop(part.top_ids(), part.top_logprobs(), i * num_top, num_top, &entry.top);
+    ++live->num_prompt_logprobs_known;
+  }
+}
+
+}  // namespace
+
+absl::Status StepApplier::Apply(const ScheduledStep& step,
+                                const StepResult& result,
+                                int64_t now_ns) {
+  if (absl::Status status = CheckShape(step, result); !status.ok()) return status;
+  if (result.prompt_logprobs_size() > 0) TakePromptLogprobs(step, result);
+  // Before anything is retired, so that no block of theirs is published.
+  if (result.failed_slots_size() > 0) FailRows(step, result, now_ns);
+  outputs_->Reserve(step.rows.size());
+  Cursor cursor;
+  for (const ScheduledRow& row : step.rows) {
+    // Read before the row is retired: that may take the slot away.
+    const uint32_t slot = row.sequence->slot->value();
+    const bool failed = result.failed_slots_size() > 0 && IsFailed(result, slot);
+    scheduler_->RetireRow(row);
+    LiveRequest* const live = row.sequence->request;
+    if (!live->prompt_is_done && row.sequence->state != SequenceState::kEnded &&
+        row.computed_end >= live->num_prompt_tokens - (live->is_prompt_only ? 1 : 0)) {
+      CompletePrompt(live, now_ns);
+    }
+    if (!row.samples || failed) continue;
+    if (absl::Status status = ApplySample(row, slot, result, now_ns, &cursor); !status.ok()) {
+      return status;
+    }
+  }
+  FlushInterToken();
+  return absl::OkStatus();
+}
+
+absl::Status StepApplier::CheckShape(const ScheduledStep& step, const StepResult& result) const {
+  const uint64_t id = step.id.value();
+  if (result.step_id() != id) return BadStepResultError(id, "step_id", result.step_id(), id);
+  const int num_sampled = result.sampled_slots_size();
+  if (result.num_tokens_size() != 0 && result.num_tokens_size() != num_sampled) {
+    return BadStepResultError(id, "size of num_tokens", result.num_tokens_size(), num_sampled);
+  }
+  int64_t num_tokens = result.num_tokens_size() == 0 ? num_sampled : 0;
+  for (uint32_t n : result.num_tokens()) num_tokens += n;
+  if (result.token_ids_size() != num_tokens) {
+    return BadStepResultError(id, "size of token_ids", result.token_ids_size(), num_tokens);
+  }
+  int num_expected = 0;
+  for (const ScheduledRow& row : step.rows) {
+    if (!row.samples) continue;
+    num_expected +=
+        result.failed_slots_size() > 0 && IsFailed(result, row.sequence->slot->value()) ? 0 : 1;
+  }
+  if (num_sampled != num_expected) {
+    return BadStepResultError(id, "size of sampled_slots", num_sampled, num_expected);
+  }
+  return absl::OkStatus();
+}
+
+void StepApplier::TakePromptLogprobs(const ScheduledStep& step, const StepResult& result) {
+  for (const internal::v1::PromptLogprobs& part : result.prompt_logprobs()) {
+    Sequence* const sequence = SequenceOfSlot(step, part.slot());
+    if (sequence == nullptr || sequence->state == SequenceState::kEnded) continue;
+    LiveRequest* const live = sequence->request;
+    if (live->prompt_logprobs.empty()) continue;
+    for (int32_t i = 0; i < live->num_prompt_tokens && live->num_prompt_logprobs_known == 0; ++i) {
+      live->prompt_logprobs[i].token.token = live->request.prompt[i];
+    }
+    StorePromptLogprobs(part, live);
+  }
+}
+
+void StepApplier::FailRows(const ScheduledStep& step, const StepResult& result, int64_t now_ns) {
+  for (uint32_t slot : result.failed_slots()) {
+    Sequence* const sequence = SequenceOfSlot(step, slot);
+    if (sequence == nullptr) continue;
+    LiveRequest* const live = sequence->request;
+    for (Sequence& sibling : live->sequences) scheduler_->Poison(&sibling);
+    if (!live->has_ended()) Abort(live, FinishReason::kError, NonFiniteLogitsError(), now_ns);
+  }
+}
+
+absl::Status StepApplier::ApplySample(const ScheduledRow& row,
+                                      uint32_t slot,
+                                      const StepResult& result,
+                                      int64_t now_ns,
+                                      Cursor* cursor) {
+  if (result.sampled_slots(cursor->sampled) != slot) {
+    return BadStepResultError(
+        result.step_id(), "sampled slot", result.sampled_slots(cursor->sampled), slot);
+  }
+  const int num_tokens =
+      result.num_tokens_size() == 0 ? 1 : static_cast<int>(result.num_tokens(cursor->sampled));
+  Sample sample = {.result = &result, .first_token = cursor->token, .num_tokens = num_tokens};
+  if (cursor->logprobs < result.logprobs_size() &&
+      result.logprobs(cursor->logprobs).slot() == slot) {
+    if (result.logprobs_size() - cursor->logprobs < num_tokens) {
+      return BadStepResultError(result.step_id(),
+                                "size of logprobs",
+                                result.logprobs_size(),
+                                cursor->logprobs + num_tokens);
+    }
+    sample.first_logprobs = cursor->logprobs;
+    cursor->logprobs += num_tokens;
+  }
+  ++cursor->sampled;
+  cursor->token += num_tokens;
+  // Seen one step late: the sequence had ended when this row was in flight already.
+  if (row.sequence->state != SequenceState::kEnded) AddTokens(row.sequence, sample, now_ns);
+  return absl::OkStatus();
+}
+
+void StepApplier::AddTokens(Sequence* sequence, const Sample& sample, int64_t now_ns) {
+  LiveRequest* const live = sequence->request;
+  OutputDelta& delta = outputs_->Open(sequence, now_ns);
+  NoteTokens(sequence, sample.num_tokens, now_ns);
+  for (int i = 0; i < sample.num_tokens; ++i) {
+    const TokenId id = static_cast<TokenId>(sample.result->token_ids(sample.first_token + i));
+    sequence->output.push_back(id);
+    scheduler_->AddKnownToken(sequence);
+    metrics_->generation_tokens.Add(1);
+    delta.tokens.push_back(id);
+    if (sample.first_logprobs >= 0) {
+      AddLogprobs(sequence, id, sample.result->logprobs(sample.first_logprobs + i), &delta);
+    }
+    unwanted_text_.clear();
+    std::string* const text = live->request.want_text ? &delta.text : &unwanted_text_;
+    const int32_t num_output_tokens = static_cast<int32_t>(sequence->output.size());
+    auto match = sequence->stop_checker.Accept(id, num_output_tokens, text);
+    if (!match.has_value()) continue;
+    // Further tokens of this step begin after the end.
+    scheduler_->End(sequence);
+    outputs_->Finish(sequence, {.match = *std::move(match)}, now_ns);
+    return;
+  }
+}
+
+void StepApplier::AddLogprobs(Sequence* sequence,
+                              TokenId id,
+                              const internal::v1::TokenLogprobs& logprobs,
+                              OutputDelta* delta) {
+  sequence->sum_logprob += logprobs.logprob();
+  if (!sequence->request->request.sampling.num_logprobs.has_value()) return;
+  TokenLogprobs& entry = delta->logprobs.emplace_back();
+  entry.token = {.token = id, .logprob = logprobs.logprob()};
+  entry.rank = static_cast<int32_t>(logprobs.rank());
+  CopyTop(logprobs.top_ids(), logprobs.top_logprobs(), 0, logprobs.top_ids_size(), &entry.top);
+}
+
+void StepApplier::CompletePrompt(LiveRequest* live, int64_t now_ns) {
+  live->prompt_is_done = true;
+  metrics_->prompt_tokens_cached.Add(live->num_cached_tokens);
+  metrics_->prompt_tokens_computed.Add(live->num_prompt_tokens - live->num_cached_tokens);
+  metrics_->prefill_seconds.Observe(Seconds(now_ns - live->scheduled_ns));
+  for (Sequence& sequence : live->sequences) {
+    if (live->is_prompt_only) {
+      EndExhausted(&sequence, now_ns);
+    } else if (sequence.state == SequenceState::kIdle) {
+      scheduler_->Enqueue(&sequence);
+    }
+  }
+}
+
+void StepApplier::EndExhausted(Sequence* sequence, int64_t now_ns) {
+  LiveRequest* const live = sequence->request;
+  scheduler_->End(sequence);
+  outputs_->Finish(sequence, {.match = {.reason = FinishReason::kLength}}, now_ns);
+  // A prompt of which nothing had to be computed is done as well.
+  if (live->is_prompt_only && !live->prompt_is_done) CompletePrompt(live, now_ns);
+}
+
+void StepApplier::Abort(LiveRequest* live,
+                        FinishReason reason,
+                        const absl::Status& status,
+                        int64_t now_ns) {
+  for (Sequence& sequence : live->sequences) {
+    if (sequence.state == SequenceState::kEnded) continue;
+    scheduler_->End(&sequence);
+    outputs_->Finish(&sequence, {.match = {.reason = reason}, .status = status}, now_ns);
+  }
+}
+
+void StepApplier::NoteTokens(Sequence* sequence, int64_t num_tokens, int64_t now_ns) {
+  LiveRequest* const live = sequence->request;
+  if (live->first_token_ns == 0) {
+    live->first_token_ns = now_ns;
+    metrics_->time_to_first_token_seconds.Observe(Seconds(now_ns - live->request.arrival_ns));
+  }
+  if (sequence->first_token_ns == 0) {
+    sequence->first_token_ns = now_ns;
+  } else {
+    const int64_t gap_ns = (now_ns - sequence->last_token_ns) / std::max<int64_t>(num_tokens, 1);
+    if (gap_ns != gap_ns_) FlushInterToken();
+    gap_ns_ = gap_ns;
+    num_gaps_ += num_tokens;
+  }
+  sequence->last_token_ns = now_ns;
+}
+
+void StepApplier::FlushInterToken() {
+  if (num_gaps_ > 0) metrics_->inter_token_seconds.Observe(Seconds(gap_ns_), num_gaps_);
+  num_gaps_ = 0;
+}
+
+}  // namespace pagoda::engine

@@ -1,0 +1,115 @@
+#include "engine/step_builder.h"
+
+#include <algorithm>
+
+namespace pagoda::engine {
+namespace {
+
+void AddIds(const std::vector<TokenId>& ids, google::protobuf::RepeatedField<uint32_t>* out) {
+  out->Reserve(out->size() + static_cast<int>(ids.size()));
+  for (TokenId id : ids) out->AddAlreadyReserved(static_cast<uint32_t>(id));
+}
+
+// EOS and stop ids, each once. A tokenizer may name an EOS beyond the model's vocabulary; that is
+// never sampled.
+void AddMaskedIds(const StopParams& stop,
+                  int32_t vocab_size,
+                  google::protobuf::RepeatedField<uint32_t>* out) {
+  std::vector<TokenId> ids = stop.eos_token_ids;
+  ids.insert(ids.end(), stop.stop_token_ids.begin(), stop.stop_token_ids.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  ids.erase(std::lower_bound(ids.begin(), ids.end(), vocab_size), ids.end());
+  AddIds(ids, out);
+}
+
+void SetLogprobs(const Sequence& sequence, internal::v1::RowSampling* out) {
+  const LiveRequest& live = *sequence.request;
+  const SamplingParams& sampling = live.request.sampling;
+  if (sampling.num_logprobs.has_value()) {
+    out->set_num_logprobs(static_cast<uint32_t>(*sampling.num_logprobs));
+  } else if (live.ranks_draws) {
+    out->set_num_logprobs(0);  // the sampled token's own: draws are ranked by it
+  }
+  // Once for the request, and not again after a preemption.
+  if (sequence.index == 0 && !live.has_prompt_logprobs()) {
+    out->set_num_prompt_logprobs(static_cast<uint32_t>(*sampling.num_prompt_logprobs));
+  }
+  out->set_processed_logprobs(sampling.processed_logprobs);
+}
+
+void SetSampling(const Sequence& sequence, int32_t vocab_size, internal::v1::RowSampling* out) {
+  const SamplingParams& sampling = sequence.request->request.sampling;
+  out->set_temperature(sampling.temperature);
+  out->set_top_p(sampling.top_p);
+  out->set_top_k(static_cast<uint32_t>(sampling.top_k));
+  out->set_min_p(sampling.min_p);
+  out->set_typical_p(sampling.typical_p);
+  out->set_repetition_penalty(sampling.repetition_penalty);
+  out->set_frequency_penalty(sampling.frequency_penalty);
+  out->set_presence_penalty(sampling.presence_penalty);
+  out->set_seed(sampling.seed + static_cast<uint64_t>(sequence.index));
+  for (const auto& [id, bias] : sampling.logit_bias) {
+    out->add_bias_token_ids(static_cast<uint32_t>(id));
+    out->add_bias_values(bias);
+  }
+  AddIds(sampling.allowed_token_ids, out->mutable_allowed_token_ids());
+  for (const std::vector<TokenId>& word : sampling.bad_words) {
+    AddIds(word, out->add_bad_words()->mutable_token_ids());
+  }
+  const StopParams& stop = sequence.request->request.stop;
+  if (stop.min_tokens > 0) {
+    out->set_min_tokens(static_cast<uint32_t>(stop.min_tokens));
+    AddMaskedIds(stop, vocab_size, out->mutable_min_tokens_masked_ids());
+  }
+  SetLogprobs(sequence, out);
+}
+
+void SetNewSequence(const Admission& admission,
+                    int32_t vocab_size,
+                    internal::v1::NewSequence* out) {
+  const Sequence& sequence = *admission.sequence;
+  const LiveRequest& live = *sequence.request;
+  out->set_slot(sequence.slot->value());
+  AddIds(live.request.prompt, out->mutable_token_ids());
+  AddIds(sequence.output, out->mutable_token_ids());
+  out->set_num_prompt_tokens(static_cast<uint32_t>(live.num_prompt_tokens));
+  out->set_num_computed_tokens(static_cast<uint32_t>(admission.num_computed_tokens));
+  for (const BlockTable& table : sequence.tables) {
+    auto* block_ids = out->add_block_tables()->mutable_block_ids();
+    block_ids->Reserve(static_cast<int>(table.size()));
+    for (BlockId block : table) block_ids->AddAlreadyReserved(block.value());
+  }
+  SetSampling(sequence, vocab_size, out->mutable_sampling());
+}
+
+}  // namespace
+
+const internal::v1::StepPlan& StepBuilder::Build(const ScheduledStep& step) {
+  plan_.Clear();
+  plan_.set_step_id(step.id.value());
+  for (SlotId slot : step.released_slots) plan_.add_released_slots(slot.value());
+  for (const Admission& admission : step.admitted) {
+    SetNewSequence(admission, vocab_size_, plan_.add_new_sequences());
+  }
+  for (const BlockGrowth& growth : step.growth) {
+    const BlockTable& table = growth.sequence->tables[growth.group];
+    plan_.add_appended_slots(growth.sequence->slot->value());
+    plan_.add_appended_counts(static_cast<uint32_t>(table.size()) - growth.first);
+    if (kNumKvGroups > 1) plan_.add_appended_groups(growth.group);
+    for (size_t i = growth.first; i < table.size(); ++i)
+      plan_.add_appended_blocks(table[i].value());
+  }
+  const int num_rows = static_cast<int>(step.rows.size());
+  plan_.mutable_row_slots()->Reserve(num_rows);
+  plan_.mutable_row_num_tokens()->Reserve(num_rows);
+  plan_.mutable_row_samples()->Reserve(num_rows);
+  for (const ScheduledRow& row : step.rows) {
+    plan_.mutable_row_slots()->AddAlreadyReserved(row.sequence->slot->value());
+    plan_.mutable_row_num_tokens()->AddAlreadyReserved(static_cast<uint32_t>(row.num_tokens));
+    plan_.mutable_row_samples()->AddAlreadyReserved(row.samples ? 1 : 0);
+  }
+  return plan_;
+}
+
+}  // namespace pagoda::engine

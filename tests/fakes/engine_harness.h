@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "kernels/base/clock.h"
+#include "tests/fakes/fake_step_pipe.h"
+
+namespace pagoda::engine {
+
+class FakeClock : public Clock {
+ public:
+  int64_t NowNs() const override { return now_ns; }
+  int64_t now_ns = 1'000'000'000;
+};
+
+// What one sequence of a request gave, deltas joined.
+struct CollectedSequence {
+  std::vector<TokenId> tokens;
+  std::string text;
+  std::vector<TokenLogprobs> logprobs;
+  std::vector<TokenLogprobs> prompt_logprobs;
+  std::vector<std::string> text_pieces;
+  std::optional<SequenceFinished> finished;
+};
+
+struct CollectedRequest {
+  std::map<int32_t, CollectedSequence> sequences;
+  std::optional<RequestStarted> started;
+  int num_deltas = 0;
+  bool has_ended = false;
+};
+
+// Joins deltas, and notes whatever breaks the contract of output.h.
+class CollectingSink : public OutputSink {
+ public:
+  void Deliver(std::vector<OutputDelta> deltas) override;
+
+  std::map<uint64_t, CollectedRequest> requests;
+  int num_deliveries = 0;
+  std::string violation;
+  std::function<void(const OutputDelta&)> on_delta;
+};
+
+// An engine over a FakeStepPipe, in one thread: the test acts while the engine waits. Every step
+// takes 1 ms of fake time.
+class EngineHarness {
+ public:
+  struct Options {
+    internal::v1::EngineConfig config;
+    int32_t max_model_len = 256;
+    int32_t num_kv_blocks = 64;
+    uint32_t vocab_size = 100;
+    const Tokenizer* tokenizer = nullptr;
+    bool checks_reads = true;
+  };
+  // 8 sequences, budget 8, blocks of 4, one step ahead, prefix caching, wide queue.
+  static Options DefaultOptions();
+
+  explicit EngineHarness(const Options& options);
+
+  // A request with the next key; change it, then Submit.
+  Request NewRequest(std::vector<TokenId> prompt, int32_t max_tokens);
+  absl::Status Submit(Request request) { return engine->Submit(std::move(request)); }
+  // Runs until no request is live, or `num_waits` waits have passed; `at_wait` is called at each,
+  // from 1.
+  absl::Status RunToEnd(std::function<void(int num_waits)> at_wait = nullptr,
+                        int max_waits = 1000000);
+
+  const CollectedSequence& Sequence(RequestKey key, int32_t index = 0) {
+    return sink.requests[key.value()].sequences[index];
+  }
+  // What the request's sequence must give, computed without an engine (no stop but max_tokens).
+  std::vector<TokenId> ExpectedTokens(const Request& request,
+                                      int32_t index,
+                                      int32_t num_tokens) const;
+
+  Options options;
+  FakeClock clock;
+  FakeStepPipe pipe;
+  CollectingSink sink;
+  EngineMetrics metrics;
+  std::unique_ptr<Engine> engine;
+
+ private:
+  uint64_t next_key_ = 1;
+};
+
+}  // namespace pagoda::engine

@@ -1,0 +1,250 @@
+#include "tests/fakes/fake_step_pipe.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace pagoda::engine {
+namespace {
+
+uint64_t Mix(uint64_t a, uint64_t b) {
+  uint64_t x = (a ^ (b + 0x9e3779b97f4a7c15u)) * 0xbf58476d1ce4e5b9u;
+  x ^= x >> 29;
+  x *= 0x94d049bb133111ebu;
+  return x ^ (x >> 32);
+}
+
+uint64_t Fingerprint(uint64_t before, uint32_t token) { return Mix(before, token) | 1; }
+
+float LogprobOf(uint64_t fingerprint, uint32_t next) {
+  return -static_cast<float>(Mix(fingerprint, next) % 1000 + 1) / 100.0f;
+}
+
+}  // namespace
+
+FakeStepPipe::FakeStepPipe(const Options& options)
+    : options_(options),
+      slots_(options.num_slots),
+      contents_(static_cast<size_t>(options.num_blocks) * options.block_size),
+      num_namings_(options.num_blocks) {}
+
+uint32_t FakeStepPipe::NextToken(const std::vector<uint32_t>& tokens,
+                                 uint64_t seed,
+                                 uint32_t vocab_size) {
+  uint64_t fingerprint = 0;
+  for (uint32_t token : tokens) fingerprint = Fingerprint(fingerprint, token);
+  return static_cast<uint32_t>(Mix(fingerprint, seed) % vocab_size);
+}
+
+float FakeStepPipe::Logprob(const std::vector<uint32_t>& tokens, size_t num_before, uint32_t next) {
+  uint64_t fingerprint = 0;
+  for (size_t i = 0; i < num_before; ++i) fingerprint = Fingerprint(fingerprint, tokens[i]);
+  return LogprobOf(fingerprint, next);
+}
+
+void FakeStepPipe::Violate(const std::string& what) {
+  if (violation_.empty()) violation_ = absl::StrCat("step ", last_step_id_, ": ", what);
+}
+
+uint32_t FakeStepPipe::num_live_slots() const {
+  uint32_t num_live = 0;
+  for (const Slot& slot : slots_) num_live += slot.is_live ? 1 : 0;
+  return num_live;
+}
+
+absl::Status FakeStepPipe::Submit(const internal::v1::StepPlan& plan) {
+  if (fault.has_value()) return *fault;
+  if (on_plan) on_plan(plan);
+  if (plan.step_id() != last_step_id_ + 1) Violate(absl::StrCat("id is ", plan.step_id()));
+  last_step_id_ = plan.step_id();
+  if (in_flight_.size() >= options_.max_steps_in_flight) Violate("too many steps in flight");
+  ReleaseSlots(plan);
+  for (const internal::v1::NewSequence& sequence : plan.new_sequences()) AddSequence(sequence);
+  AppendBlocks(plan);
+  InFlight step;
+  step.result.set_step_id(plan.step_id());
+  uint64_t num_tokens = 0;
+  std::set<uint32_t> rows;
+  for (int i = 0; i < plan.row_slots_size() && violation_.empty(); ++i) {
+    if (!rows.insert(plan.row_slots(i)).second) Violate("two rows for one slot");
+    num_tokens += plan.row_num_tokens(i);
+    ComputeRow(plan.row_slots(i), plan.row_num_tokens(i), plan.row_samples(i) != 0, &step);
+  }
+  if (plan.row_slots_size() == 0) Violate("no rows");
+  if (num_tokens > options_.max_num_batched_tokens) Violate("too many tokens");
+  for (const internal::v1::NewSequence& sequence : plan.new_sequences()) {
+    if (rows.count(sequence.slot()) == 0) Violate("a new sequence without a row");
+  }
+  step.result.set_start_ns(num_steps_ * 1000);
+  step.result.set_end_ns(num_steps_ * 1000 + 1000);
+  in_flight_.push_back(std::move(step));
+  ++num_steps_;
+  num_rows_ += rows.size();
+  num_tokens_computed_ += num_tokens;
+  if (!violation_.empty()) return absl::InternalError(violation_);
+  return absl::OkStatus();
+}
+
+void FakeStepPipe::ReleaseSlots(const internal::v1::StepPlan& plan) {
+  for (uint32_t released : plan.released_slots()) {
+    if (released >= slots_.size() || !slots_[released].is_live) return Violate("released twice");
+    for (uint32_t block : slots_[released].table) --num_namings_[block];
+    slots_[released] = Slot();
+  }
+}
+
+void FakeStepPipe::GiveBlock(uint32_t block, uint32_t slot, bool is_fresh) {
+  if (block >= options_.num_blocks) return Violate(absl::StrCat("block ", block));
+  if (is_fresh && num_namings_[block] > 0) Violate(absl::StrCat("block ", block, " is in use"));
+  for (const InFlight& step : in_flight_) {
+    for (const auto& [named, owner] : step.named_blocks) {
+      if (is_fresh && named == block) {
+        Violate(absl::StrCat("block ", block, " is named in flight by slot ", owner));
+      }
+    }
+  }
+  ++num_namings_[block];
+  slots_[slot].table.push_back(block);
+}
+
+void FakeStepPipe::Append(Slot* slot, uint32_t token) {
+  const uint64_t before = slot->fingerprints.empty() ? 0 : slot->fingerprints.back();
+  slot->tokens.push_back(token);
+  slot->fingerprints.push_back(Fingerprint(before, token));
+  slot->is_poisoned |= poisonous_tokens.count(token) > 0;
+}
+
+void FakeStepPipe::AddSequence(const internal::v1::NewSequence& sequence) {
+  if (sequence.slot() >= slots_.size()) return Violate(absl::StrCat("slot ", sequence.slot()));
+  Slot& slot = slots_[sequence.slot()];
+  if (slot.is_live) return Violate(absl::StrCat("slot ", sequence.slot(), " is taken"));
+  slot.is_live = true;
+  slot.num_prompt_tokens = sequence.num_prompt_tokens();
+  slot.num_computed = sequence.num_computed_tokens();
+  slot.sampling = sequence.sampling();
+  for (uint32_t token : sequence.token_ids()) Append(&slot, token);
+  if (slot.num_prompt_tokens == 0 || slot.num_prompt_tokens > slot.tokens.size() ||
+      slot.num_computed >= slot.tokens.size() || slot.num_computed % options_.block_size != 0) {
+    Violate("token counts of a new sequence");
+  }
+  if (sequence.block_tables_size() != 1) return Violate("one KV group");
+  uint32_t first_position = 0;
+  for (uint32_t block : sequence.block_tables(0).block_ids()) {
+    GiveBlock(block, sequence.slot(), first_position >= slot.num_computed);
+    first_position += options_.block_size;
+  }
+}
+
+void FakeStepPipe::AppendBlocks(const internal::v1::StepPlan& plan) {
+  int next = 0;
+  for (int i = 0; i < plan.appended_slots_size(); ++i) {
+    const uint32_t slot = plan.appended_slots(i);
+    if (slot >= slots_.size() || !slots_[slot].is_live) return Violate("growth of no sequence");
+    for (const internal::v1::NewSequence& sequence : plan.new_sequences()) {
+      if (sequence.slot() == slot) Violate("growth of a new sequence");
+    }
+    for (uint32_t j = 0; j < plan.appended_counts(i); ++j) {
+      if (next >= plan.appended_blocks_size()) return Violate("appended_blocks is short");
+      GiveBlock(plan.appended_blocks(next++), slot, true);
+    }
+  }
+  if (next != plan.appended_blocks_size()) Violate("appended_blocks is long");
+}
+
+void FakeStepPipe::ComputeRow(uint32_t slot_idx,
+                              uint32_t num_tokens,
+                              bool samples,
+                              InFlight* step) {
+  if (slot_idx >= slots_.size() || !slots_[slot_idx].is_live) return Violate("row of no sequence");
+  Slot& slot = slots_[slot_idx];
+  const uint32_t end = slot.num_computed + num_tokens;
+  if (num_tokens == 0 || end > slot.tokens.size()) return Violate("row beyond the known tokens");
+  if (samples != (end == slot.tokens.size())) return Violate("row_samples");
+  const uint32_t block_size = options_.block_size;
+  if ((end + block_size - 1) / block_size > slot.table.size())
+    return Violate("row beyond its table");
+  // Blocks are taken only when they are written.
+  if ((end + block_size - 1) / block_size < slot.table.size()) return Violate("block taken early");
+  for (uint32_t i = options_.checks_reads ? 0 : slot.num_computed; i < end; ++i) {
+    const uint32_t block = slot.table[i / block_size];
+    uint64_t& content = contents_[static_cast<size_t>(block) * block_size + i % block_size];
+    if (i < slot.num_computed) {
+      if (content != slot.fingerprints[i]) {
+        return Violate(absl::StrCat("slot ", slot_idx, " reads a foreign position ", i));
+      }
+    } else if (num_namings_[block] != 1) {
+      return Violate(absl::StrCat("write to shared block ", block));
+    } else {
+      content = slot.fingerprints[i];
+    }
+  }
+  for (uint32_t block : slot.table) step->named_blocks.emplace_back(block, slot_idx);
+  AddPromptLogprobs(slot_idx, end, &step->result);
+  slot.num_computed = end;
+  if (slot.is_poisoned) {
+    step->result.add_failed_slots(slot_idx);
+    // The next row's plan counts on a token.
+    if (samples) Append(&slot, 0);
+  } else if (samples) {
+    Sample(slot_idx, &step->result);
+  }
+}
+
+void FakeStepPipe::Sample(uint32_t slot_idx, internal::v1::StepResult* result) {
+  Slot& slot = slots_[slot_idx];
+  const uint64_t seed = slot.sampling.seed();
+  const uint64_t fingerprint = slot.fingerprints.back();
+  const uint32_t token = sample
+                             ? sample(slot.tokens, seed)
+                             : static_cast<uint32_t>(Mix(fingerprint, seed) % options_.vocab_size);
+  result->add_sampled_slots(slot_idx);
+  result->add_token_ids(token);
+  if (slot.sampling.has_num_logprobs()) {
+    internal::v1::TokenLogprobs* logprobs = result->add_logprobs();
+    logprobs->set_slot(slot_idx);
+    logprobs->set_logprob(LogprobOf(fingerprint, token));
+    logprobs->set_rank(1);
+    for (uint32_t i = 0; i < slot.sampling.num_logprobs(); ++i) {
+      logprobs->add_top_ids(i);
+      logprobs->add_top_logprobs(LogprobOf(fingerprint, i));
+    }
+  }
+  Append(&slot, token);
+}
+
+void FakeStepPipe::AddPromptLogprobs(uint32_t slot_idx,
+                                     uint32_t end,
+                                     internal::v1::StepResult* result) {
+  const Slot& slot = slots_[slot_idx];
+  if (!slot.sampling.has_num_prompt_logprobs()) return;
+  const uint32_t last = std::min(end, slot.num_prompt_tokens - 1);
+  if (slot.num_computed + 1 > last) return;
+  internal::v1::PromptLogprobs* part = result->add_prompt_logprobs();
+  part->set_slot(slot_idx);
+  part->set_first_position(slot.num_computed + 1);
+  part->set_num_top(slot.sampling.num_prompt_logprobs());
+  for (uint32_t position = slot.num_computed + 1; position <= last; ++position) {
+    part->add_logprobs(LogprobOf(slot.fingerprints[position - 1], slot.tokens[position]));
+    part->add_ranks(position);
+    for (uint32_t i = 0; i < part->num_top(); ++i) {
+      part->add_top_ids(i);
+      part->add_top_logprobs(LogprobOf(slot.fingerprints[position - 1], i));
+    }
+  }
+}
+
+absl::StatusOr<bool> FakeStepPipe::Poll(internal::v1::StepResult* result) {
+  if (fault.has_value()) return *fault;
+  if (num_ready_ == 0 || in_flight_.empty()) return false;
+  --num_ready_;
+  *result = std::move(in_flight_.front().result);
+  in_flight_.pop_front();
+  return true;
+}
+
+void FakeStepPipe::Wait(int, int64_t) {
+  if (!is_stuck && num_ready_ < in_flight_.size()) ++num_ready_;
+  if (on_wait) on_wait();
+}
+
+}  // namespace pagoda::engine
