@@ -6,6 +6,8 @@ target_compile_features(pagoda_flags INTERFACE cxx_std_20)
 target_compile_options(
   pagoda_flags
   INTERFACE -Wall -Wextra -Wnon-virtual-dtor -Wimplicit-fallthrough -Wno-missing-field-initializers
+            # GCC 12 sees std::variant members as uninitialised.
+            $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
             $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
             $<$<BOOL:${PAGODA_WERROR}>:-Werror>)
 if(PAGODA_SANITIZE)
