@@ -41,13 +41,13 @@ absl::StatusOr<std::vector<TokenId>> EncodePromptText(const v1::Prompt& prompt,
   const size_t most_bytes = static_cast<size_t>(model.max_context_tokens) *
                             std::max<size_t>(model.max_token_bytes, 1) * kNormalisationShrink;
   if (prompt.text().size() > most_bytes && !prompt.has_truncate_prompt_tokens()) {
-    return FieldError("prompt.text",
-                      absl::StrCat(prompt.text().size(),
-                                   " bytes cannot fit the context of ",
-                                   model.max_context_tokens,
-                                   " tokens, each at most ",
-                                   model.max_token_bytes,
-                                   " bytes"));
+    return PromptTooLongError("prompt.text",
+                              absl::StrCat(prompt.text().size(),
+                                           " bytes cannot fit the context of ",
+                                           model.max_context_tokens,
+                                           " tokens, each at most ",
+                                           model.max_token_bytes,
+                                           " bytes"));
   }
   return EncodeText(
       "prompt.text",
@@ -92,12 +92,12 @@ absl::Status FitContext(const v1::Prompt& prompt,
   const absl::string_view field = prompt.has_text() ? "prompt.text" : "prompt.token_ids";
   if (ids->empty()) return FieldError(field, "holds no tokens; the shortest prompt is one token");
   if (ids->size() > static_cast<size_t>(model.max_context_tokens)) {
-    return FieldError(field,
-                      absl::StrCat("holds ",
-                                   ids->size(),
-                                   " tokens; the context is ",
-                                   model.max_context_tokens,
-                                   " tokens"));
+    return PromptTooLongError(field,
+                              absl::StrCat("holds ",
+                                           ids->size(),
+                                           " tokens; the context is ",
+                                           model.max_context_tokens,
+                                           " tokens"));
   }
   return absl::OkStatus();
 }

@@ -82,7 +82,7 @@ void ResponseConverter::AppendOutput(engine::OutputDelta* delta, v1::Delta* out)
 }
 
 void ResponseConverter::FillLogprobs(const engine::TokenLogprobs& position,
-                                             v1::TokenLogprobs* out) const {
+                                     v1::TokenLogprobs* out) const {
   FillLogprob(position.token, model_->tokenizer.get(), out->mutable_token());
   if (position.rank == 0) return;  // nothing precedes the first prompt token
   out->mutable_token()->set_logprob(position.token.logprob);

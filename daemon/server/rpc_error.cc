@@ -90,11 +90,12 @@ absl::string_view ReasonOfCode(absl::StatusCode code) {
 
 }  // namespace
 
-absl::Status InvalidFieldsError(const std::vector<FieldViolation>& violations) {
+absl::Status InvalidFieldsError(const std::vector<FieldViolation>& violations,
+                                absl::string_view reason) {
   std::string message =
       absl::StrCat(violations.front().field, ": ", violations.front().description);
   if (violations.size() > 1) absl::StrAppend(&message, " (and ", violations.size() - 1, " more)");
-  absl::Status status = MakeError(absl::StatusCode::kInvalidArgument, "INVALID_FIELD", message);
+  absl::Status status = MakeError(absl::StatusCode::kInvalidArgument, reason, message);
   google::rpc::BadRequest bad_request;
   for (size_t i = 0; i < std::min(violations.size(), kMaxViolations); ++i) {
     auto* violation = bad_request.add_field_violations();
@@ -103,6 +104,10 @@ absl::Status InvalidFieldsError(const std::vector<FieldViolation>& violations) {
   }
   AddDetail(bad_request, &status);
   return status;
+}
+
+absl::Status PromptTooLongError(absl::string_view field, absl::string_view description) {
+  return InvalidFieldsError({{std::string(field), std::string(description)}}, "PROMPT_TOO_LONG");
 }
 
 absl::Status MalformedMessageError(absl::string_view message_type) {
@@ -215,6 +220,13 @@ absl::optional<absl::Duration> RetryDelay(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kResourceExhausted) return kShortRetryDelay;
   if (status.code() == absl::StatusCode::kUnavailable) return kRestartRetryDelay;
   return absl::nullopt;
+}
+
+std::string ErrorReason(const absl::Status& status) {
+  google::rpc::ErrorInfo info;
+  const auto payload = status.GetPayload(TypeUrl<google::rpc::ErrorInfo>());
+  if (!payload.has_value() || !info.ParseFromString(std::string(*payload))) return "";
+  return info.reason();
 }
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {

@@ -23,7 +23,10 @@ struct FieldViolation {
 };
 
 // INVALID_ARGUMENT with BadRequest. REQUIRES: violations is not empty.
-absl::Status InvalidFieldsError(const std::vector<FieldViolation>& violations);
+absl::Status InvalidFieldsError(const std::vector<FieldViolation>& violations,
+                                absl::string_view reason = "INVALID_FIELD");
+// INVALID_ARGUMENT: the prompt alone is longer than the context.
+absl::Status PromptTooLongError(absl::string_view field, absl::string_view description);
 // INVALID_ARGUMENT: the bytes are no message of that type.
 absl::Status MalformedMessageError(absl::string_view message_type);
 // NOT_FOUND with ResourceInfo.
@@ -51,6 +54,9 @@ absl::Status InternalError();
 // The delay in the status' RetryInfo, or the one that its code asks for; absent: not worth
 // retrying.
 absl::optional<absl::Duration> RetryDelay(const absl::Status& status);
+
+// ErrorInfo.reason of the status; empty when it has none.
+std::string ErrorReason(const absl::Status& status);
 
 // With the details serialised, at most kMaxErrorDetailBytes of them. A status without details (from
 // the engine) gets the ErrorInfo and RetryInfo that its code asks for.

@@ -1,4 +1,4 @@
-#include "daemon/server/request_parser.h"
+#include "daemon/server/message_bytes.h"
 
 #include <string>
 #include <vector>
@@ -113,6 +113,13 @@ std::string FindInvalidUtf8(absl::string_view bytes, const Descriptor& type) {
   const std::unique_ptr<Message> lenient(factory.GetPrototype(lenient_type)->New());
   if (!lenient->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return "";
   return FindInMessage(*lenient, type);
+}
+
+grpc::ByteBuffer SerializeReply(const Message& message) {
+  grpc::Slice slice(message.ByteSizeLong());
+  // A slice's bytes are writable until it is shared.
+  message.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
+  return grpc::ByteBuffer(&slice, 1);
 }
 
 absl::Status ParseRequest(const grpc::ByteBuffer& bytes, Message* message) {

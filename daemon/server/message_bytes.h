@@ -11,6 +11,9 @@ namespace pagoda::daemon {
 // UNIMPLEMENTED or INTERNAL to both. Text threads.
 absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
+// The bytes of a reply.
+grpc::ByteBuffer SerializeReply(const google::protobuf::Message& message);
+
 // Path of the first string field that is not valid UTF-8, such as "prompt.text" or
 // "stopping.stop[2]"; empty when every string is valid or the bytes are no message of that type.
 std::string FindInvalidUtf8(absl::string_view bytes, const google::protobuf::Descriptor& type);

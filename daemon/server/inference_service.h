@@ -1,0 +1,77 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "daemon/server/generation_call.h"
+#include "daemon/server/served_model.h"
+#include "daemon/server/text_pool.h"
+#include "pagoda/v1/inference.grpc.pb.h"
+
+namespace pagoda::daemon {
+
+enum class ServingState : uint8_t { kLoading, kReady, kDraining, kFailed };
+
+// pagoda.v1.InferenceService. Requests arrive as bytes and are parsed by text threads: gRPC's own
+// few threads only hand over, and its own parsing answers INTERNAL or UNIMPLEMENTED to what is the
+// client's mistake.
+class InferenceService final : public v1::InferenceService::WithRawCallbackMethod_Generate<
+                                   v1::InferenceService::WithRawCallbackMethod_StreamGenerate<
+                                       v1::InferenceService::WithRawCallbackMethod_Tokenize<
+                                           v1::InferenceService::WithRawCallbackMethod_Detokenize<
+                                               v1::InferenceService::WithRawCallbackMethod_GetModel<
+                                                   v1::InferenceService::Service>>>>> {
+ public:
+  // Both outlive the service. `services` need not be complete before kReady.
+  InferenceService(const CallServices* services, TextPool* text_pool)
+      : services_(services), text_pool_(text_pool) {}
+
+  // Calls are refused with UNAVAILABLE unless the state is kReady.
+  void SetState(ServingState state) { state_.store(state, std::memory_order_release); }
+  ServingState state() const { return state_.load(std::memory_order_acquire); }
+
+  // gRPC's threads.
+  grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* StreamGenerate(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+
+ private:
+  absl::Status CheckReady() const;
+  engine::RequestKey NextKey() {
+    return engine::RequestKey(next_key_.fetch_add(1, std::memory_order_relaxed));
+  }
+  // Posts the call's admission to a text thread, or ends it.
+  void PostAdmission(GenerationCall* call, const grpc::ByteBuffer* request);
+  // Runs `handle` on a text thread and answers with what it says.
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* request,
+                                   absl::AnyInvocable<absl::Status()> handle);
+
+  const CallServices* const services_;
+  TextPool* const text_pool_;
+  std::atomic<ServingState> state_{ServingState::kLoading};
+  std::atomic<uint64_t> next_key_{1};
+};
+
+// The bodies of the small calls; pure functions of the model. Errors are those of rpc_error.h.
+absl::StatusOr<v1::TokenizeResponse> TokenizeText(const v1::TokenizeRequest& request,
+                                                  const ServedModel& model);
+absl::StatusOr<v1::DetokenizeResponse> DetokenizeIds(const v1::DetokenizeRequest& request,
+                                                     const ServedModel& model);
+absl::StatusOr<v1::GetModelResponse> DescribeModel(const v1::GetModelRequest& request,
+                                                   const ServedModel& model);
+
+}  // namespace pagoda::daemon

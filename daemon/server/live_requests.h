@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace pagoda::daemon {
+
+// The ids that clients gave to requests that are running. Thread-safe.
+class LiveRequestIds {
+ public:
+  // ALREADY_EXISTS when the id is in use.
+  absl::Status Insert(const std::string& request_id);
+  void Erase(const std::string& request_id);
+
+ private:
+  absl::Mutex mutex_;
+  absl::flat_hash_set<std::string> ids_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Counts generation calls from their arrival until gRPC is done with them, so that a drain knows
+// when the last has ended. Thread-safe.
+class CallCounter {
+ public:
+  void Begin();
+  void End();
+  // Whether no call was open at some moment before `deadline`.
+  bool WaitUntilNone(absl::Time deadline);
+  size_t num_open() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  size_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace pagoda::daemon

@@ -1,0 +1,147 @@
+#include "daemon/server/stream_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/server/message_bytes.h"
+#include "daemon/server/output_shards.h"
+#include "daemon/server/rpc_error.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::daemon {
+namespace {
+
+// Prompt log-probabilities can take megabytes; in pieces of this size every client's receive limit
+// (4 MiB by default) holds them.
+constexpr size_t kMaxPieceBytes = size_t{1} << 20;
+// Memory of a delta's token without log-probabilities, and of one log-probability, roughly.
+constexpr size_t kTokenBytes = 8;
+constexpr size_t kLogprobBytes = 32;
+
+size_t OutputBytes(const engine::OutputDelta& delta) {
+  size_t bytes = delta.text.size() + delta.tokens.size() * kTokenBytes;
+  for (const engine::TokenLogprobs& position : delta.logprobs)
+    bytes += (position.top.size() + 1) * kLogprobBytes;
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<ConvertedRequest> StreamCall::Convert(const grpc::ByteBuffer& request_bytes,
+                                                     const CallOrigin& origin) {
+  v1::StreamGenerateRequest message;
+  PAGODA_RETURN_IF_ERROR(ParseRequest(request_bytes, &message));
+  return ConvertRequest(message, *services().model, origin);
+}
+
+GenerationCall::Progress StreamCall::HandleOutput(engine::OutputDelta delta) {
+  if (delta.started.has_value()) AddStarted(*delta.started);
+  if (!delta.prompt_logprobs.empty()) AddPromptLogprobs(delta.prompt_logprobs);
+  AddOutput(&delta);
+  if (delta.finished.has_value()) AddFinished(delta.index, *delta.finished);
+  ended_ = delta.last;
+  return Advance();
+}
+
+void StreamCall::AddStarted(const engine::RequestStarted& started) {
+  *waiting_.emplace_back().mutable_started() = converter().MakeStarted(started);
+}
+
+void StreamCall::AddPromptLogprobs(const std::vector<engine::TokenLogprobs>& positions) {
+  v1::Delta* piece = nullptr;
+  size_t piece_bytes = 0;
+  for (const engine::TokenLogprobs& position : positions) {
+    if (piece == nullptr || piece_bytes > kMaxPieceBytes) {
+      piece = waiting_.emplace_back().mutable_delta();
+      piece_bytes = 0;
+    }
+    converter().FillLogprobs(position, piece->add_prompt_logprobs());
+    piece_bytes += (position.top.size() + 1) * kLogprobBytes;
+  }
+}
+
+v1::Delta* StreamCall::WaitingDelta(int32_t index) {
+  // A delta of the same sequence is its last event but one at most: nothing follows `finished`.
+  const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(), [index](const auto& message) {
+    return message.has_delta() && message.delta().index() == static_cast<uint32_t>(index);
+  });
+  return found == waiting_.rend() ? nullptr : found->mutable_delta();
+}
+
+void StreamCall::AddOutput(engine::OutputDelta* delta) {
+  const size_t num_tokens = delta->tokens.size();
+  const size_t output_bytes = OutputBytes(*delta);
+  v1::Delta* waiting = WaitingDelta(delta->index);
+  if (waiting != nullptr) {
+    services().metrics->stream_coalesced_tokens.fetch_add(num_tokens, std::memory_order_relaxed);
+    converter().AppendOutput(delta, waiting);
+  } else {
+    v1::StreamGenerateResponse message;
+    converter().AppendOutput(delta, message.mutable_delta());
+    if (message.delta().text().empty() && message.delta().token_ids().empty()) return;
+    waiting_.push_back(std::move(message));
+  }
+  waiting_output_bytes_ += output_bytes;
+}
+
+void StreamCall::AddFinished(int32_t index, const engine::SequenceFinished& finished) {
+  *waiting_.emplace_back().mutable_finished() = converter().MakeFinished(index, finished);
+  // The call ends with the first failure among its sequences; the others are still delivered.
+  end_status_.Update(finished.status);
+}
+
+GenerationCall::Progress StreamCall::Advance() {
+  if (waiting_.empty() && !ended_) return Progress::kLive;
+  WriteState state = WriteState::kWriting;
+  const bool in_flight = write_state_.compare_exchange_strong(state, WriteState::kWritingMore) ||
+                         state == WriteState::kWritingMore;
+  if (!in_flight) return StartNextWrite();
+  if (waiting_output_bytes_ <= services().max_stream_buffer_bytes) return Progress::kLive;
+  EndSlow("more output waits than max_stream_buffer_bytes");
+  return Progress::kEnded;
+}
+
+GenerationCall::Progress StreamCall::ContinueWriting() {
+  write_state_.store(WriteState::kIdle, std::memory_order_relaxed);
+  return StartNextWrite();
+}
+
+GenerationCall::Progress StreamCall::StartNextWrite() {
+  if (waiting_.empty()) {
+    if (!ended_) return Progress::kLive;
+    Finish(Close(end_status_));
+    return Progress::kEnded;
+  }
+  in_flight_ = SerializeReply(waiting_.front());
+  waiting_.erase(waiting_.begin());
+  if (waiting_.empty()) waiting_output_bytes_ = 0;
+  services().metrics->stream_messages.fetch_add(1, std::memory_order_relaxed);
+  if (waiting_.empty() && ended_ && end_status_.ok()) {
+    StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), Close(end_status_));
+    return Progress::kEnded;
+  }
+  // With more to follow the transport may wait for it, so that one packet carries both.
+  const bool more = !waiting_.empty() || ended_;
+  write_start_ns_ = services().clock->NowNs();
+  write_state_.store(more ? WriteState::kWritingMore : WriteState::kWriting,
+                     std::memory_order_release);
+  grpc::WriteOptions options;
+  if (more) options.set_buffer_hint();
+  StartWrite(&in_flight_, options);
+  return Progress::kLive;
+}
+
+void StreamCall::OnWriteDone(bool /*ok*/) {
+  // A write that failed means that the call is cancelled, which OnCancel says.
+  WriteState state = WriteState::kWriting;
+  if (write_state_.compare_exchange_strong(state, WriteState::kIdle)) return;
+  services().shards->NoteWriteReady(key());
+}
+
+absl::optional<int64_t> StreamCall::stalled_since_ns() const {
+  if (write_state_.load(std::memory_order_relaxed) != WriteState::kWritingMore)
+    return absl::nullopt;
+  return write_start_ns_;
+}
+
+}  // namespace pagoda::daemon
