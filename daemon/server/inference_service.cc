@@ -34,7 +34,7 @@ absl::Status HandleBytes(absl::StatusOr<Response> (*handle)(const Request&, cons
 }  // namespace
 
 absl::Status InferenceService::CheckReady() const {
-  switch (state()) {
+  switch (state_->load(std::memory_order_acquire)) {
     case ServingState::kLoading:
       return LoadingError();
     case ServingState::kReady:

@@ -7,12 +7,11 @@
 #include "absl/status/status.h"
 #include "daemon/server/generation_call.h"
 #include "daemon/server/served_model.h"
+#include "daemon/server/serving_state.h"
 #include "daemon/server/text_pool.h"
 #include "pagoda/v1/inference.grpc.pb.h"
 
 namespace pagoda::daemon {
-
-enum class ServingState : uint8_t { kLoading, kReady, kDraining, kFailed };
 
 // pagoda.v1.InferenceService. Requests arrive as bytes and are parsed by text threads: gRPC's own
 // few threads only hand over, and its own parsing answers INTERNAL or UNIMPLEMENTED to what is the
@@ -24,13 +23,12 @@ class InferenceService final : public v1::InferenceService::WithRawCallbackMetho
                                                v1::InferenceService::WithRawCallbackMethod_GetModel<
                                                    v1::InferenceService::Service>>>>> {
  public:
-  // Both outlive the service. `services` need not be complete before kReady.
-  InferenceService(const CallServices* services, TextPool* text_pool)
-      : services_(services), text_pool_(text_pool) {}
-
-  // Calls are refused with UNAVAILABLE unless the state is kReady.
-  void SetState(ServingState state) { state_.store(state, std::memory_order_release); }
-  ServingState state() const { return state_.load(std::memory_order_acquire); }
+  // All outlive the service. Calls are refused with UNAVAILABLE unless the state is kReady; before,
+  // `services` need not be complete.
+  InferenceService(const CallServices* services,
+                   TextPool* text_pool,
+                   const std::atomic<ServingState>* state)
+      : services_(services), text_pool_(text_pool), state_(state) {}
 
   // gRPC's threads.
   grpc::ServerUnaryReactor* Generate(grpc::CallbackServerContext* context,
@@ -62,7 +60,7 @@ class InferenceService final : public v1::InferenceService::WithRawCallbackMetho
 
   const CallServices* const services_;
   TextPool* const text_pool_;
-  std::atomic<ServingState> state_{ServingState::kLoading};
+  const std::atomic<ServingState>* const state_;
   std::atomic<uint64_t> next_key_{1};
 };
 

@@ -1,12 +1,316 @@
 #include "daemon/server/serve.h"
 
+#include <atomic>
+#include <memory>
+#include <pthread.h>
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "daemon/server/exit_deadline.h"
+#include "daemon/server/generation_call.h"
+#include "daemon/server/grpc_idle_sleep.h"
+#include "daemon/server/grpc_server.h"
+#include "daemon/server/inference_service.h"
+#include "daemon/server/load_progress.h"
+#include "daemon/server/memory_plan.h"
+#include "daemon/server/metrics_collector.h"
+#include "daemon/server/metrics_endpoint.h"
+#include "daemon/server/model_loader.h"
+#include "daemon/server/output_shards.h"
+#include "daemon/server/rpc_error.h"
+#include "daemon/server/signal_thread.h"
+#include "daemon/server/text_pool.h"
+#include "engine/engine.h"
 #include "kernels/base/log.h"
+#include "kernels/base/status_macros.h"
+#include "parallel/worker_pool.h"
 
 namespace pagoda::daemon {
+namespace {
 
-int RunServe(const internal::v1::ServerConfig& config) {
-  LogError("serving %s is not built into this version yet", config.model().path());
-  return kExitUsage;
+using internal::v1::ServerConfig;
+
+// After the drain limit: for streams to take their last status, and for gRPC to close its
+// connections.
+constexpr absl::Duration kFlushTime = absl::Milliseconds(400);
+constexpr absl::Duration kShutdownTime = absl::Milliseconds(200);
+// After a stop that should take well under a second; something hangs.
+constexpr absl::Duration kHardExitTime = absl::Seconds(10);
+// How soon a second signal or a lost worker ends a drain.
+constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
+// Request messages that gRPC may hold unread over all connections.
+constexpr size_t kMaxInboundBytes = size_t{1} << 30;
+
+// One run of the daemon, from start to stop. Main thread, but for what the signal and engine
+// threads leave in the members that say so.
+class Daemon {
+ public:
+  explicit Daemon(const ServerConfig& config)
+      : config_(config),
+        collector_(std::make_shared<MetricsCollector>(
+            &engine_metrics_, &server_metrics_, [this] { return state_.load(); })) {}
+
+  int Run();
+
+ private:
+  // The steps of a start, in order.
+  absl::Status ReadModel();
+  absl::Status Listen();
+  absl::Status StartWorker();
+  absl::Status Load();
+  absl::Status StartEngine();
+
+  int ServeUntilStopped();
+  void Drain();
+  void Stop();
+  void SetState(ServingState state);
+  void HandleSignal(int count);
+  void RunEngine();
+  bool EngineHasEnded() const;
+
+  ServerConfig config_;
+  const Clock& clock_ = Clock::Monotonic();
+
+  // Synchronise themselves.
+  std::atomic<ServingState> state_{ServingState::kLoading};
+  std::atomic<int> num_signals_{0};
+  mutable absl::Mutex mutex_;
+  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;  // a signal came or the engine ended
+  absl::optional<absl::Status> engine_end_ ABSL_GUARDED_BY(mutex_);
+
+  // Made in this order, destroyed in reverse.
+  engine::EngineMetrics engine_metrics_;
+  ServerMetrics server_metrics_;
+  const std::shared_ptr<MetricsCollector> collector_;
+  ServedModel model_;
+  LiveRequestIds request_ids_;
+  CallCounter calls_;
+  CallServices services_;
+  std::unique_ptr<OutputShards> shards_;
+  std::unique_ptr<TextPool> text_pool_;
+  std::unique_ptr<InferenceService> service_;
+  std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
+  std::unique_ptr<GrpcServer> grpc_server_;
+  std::unique_ptr<parallel::WorkerPool> pool_;
+  MemoryPlan plan_;
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<EngineAsPort> engine_port_;
+  std::thread engine_thread_;
+};
+
+int Daemon::Run() {
+  struct Step {
+    absl::Status (Daemon::*run)();
+    ExitCode on_failure;
+  };
+  static constexpr Step kSteps[] = {{&Daemon::ReadModel, kExitBadModel},
+                                    {&Daemon::Listen, kExitAddress},
+                                    {&Daemon::StartWorker, kExitNoDevice},
+                                    {&Daemon::Load, kExitBadModel},
+                                    {&Daemon::StartEngine, kExitBadModel}};
+  const SignalThread signals([this](int count) { HandleSignal(count); });
+  int exit_code = kExitOk;
+  for (const Step& step : kSteps) {
+    const absl::Status status = (this->*step.run)();
+    if (status.ok()) continue;
+    LogError("%s", status.message());
+    exit_code = step.on_failure;
+    break;
+  }
+  if (exit_code == kExitOk) exit_code = ServeUntilStopped();
+  Stop();
+  return exit_code;
+}
+
+absl::Status Daemon::ReadModel() {
+  PAGODA_ASSIGN_OR_RETURN(model_, LoadServedModel(&config_));
+  collector_->SetInfo(MetricsInfoOf(model_, config_));
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::Listen() {
+  const internal::v1::FrontEndConfig& front_end = config_.front_end();
+  if (!GrpcIdleSleepIsOff())
+    LogWarning("gRPC's idle sleep is on: the first call after a quiet second may wait 100 ms");
+  shards_ = std::make_unique<OutputShards>(OutputShards::Options{
+      .num_shards = front_end.output_threads(),
+      .stall_timeout = absl::Milliseconds(front_end.stream_stall_timeout_ms()),
+      .clock = &clock_});
+  text_pool_ = std::make_unique<TextPool>(
+      TextPool::Options{.num_threads = front_end.text_threads(),
+                        .max_waiting_tasks = config_.engine().max_waiting_requests()});
+  services_ = {.model = &model_,
+               .engine = nullptr,  // until StartEngine
+               .shards = shards_.get(),
+               .request_ids = &request_ids_,
+               .calls = &calls_,
+               .metrics = &server_metrics_,
+               .clock = &clock_,
+               .max_stream_buffer_bytes = front_end.max_stream_buffer_bytes()};
+  service_ = std::make_unique<InferenceService>(&services_, text_pool_.get(), &state_);
+
+  if (!front_end.metrics_address().empty()) {
+    PAGODA_ASSIGN_OR_RETURN(ListenAddress address,
+                            ParseListenAddress("--metrics-address", front_end.metrics_address()));
+    PAGODA_ASSIGN_OR_RETURN(metrics_endpoint_,
+                            MetricsEndpoint::Start(std::move(address), collector_));
+    LogInfo("metrics on http://%s/metrics", metrics_endpoint_->address().ToString());
+  }
+  PAGODA_ASSIGN_OR_RETURN(ListenAddress address,
+                          ParseListenAddress("--grpc-address", front_end.grpc_address()));
+  if (!address.IsLoopback()) {
+    LogWarning("%s is reachable from other machines, without authentication or encryption",
+               address.ToString());
+  }
+  PAGODA_ASSIGN_OR_RETURN(
+      grpc_server_,
+      GrpcServer::Start({.address = std::move(address),
+                         .max_message_bytes = static_cast<int>(front_end.max_message_bytes()),
+                         .max_inbound_bytes = kMaxInboundBytes},
+                        service_.get()));
+  LogInfo("gRPC on %s, loading", grpc_server_->address().ToString());
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::StartWorker() {
+  PAGODA_ASSIGN_OR_RETURN(pool_,
+                          parallel::WorkerPool::Start(
+                              {.config = config_, .worker_command = {"/proc/self/exe", "worker"}}));
+  LogInfo("worker %d on %s (%s)",
+          pool_->hello().pid(),
+          pool_->hello().device(),
+          pool_->hello().device_name());
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::Load() {
+  PAGODA_ASSIGN_OR_RETURN(const DType dtype, ResolveDType(config_, model_.config));
+  PAGODA_ASSIGN_OR_RETURN(plan_,
+                          PlanMemory({.config = &config_,
+                                      .model = &model_.config,
+                                      .dtype = dtype,
+                                      .max_model_len = model_.max_context_tokens,
+                                      .hello = &pool_->hello()}));
+  for (const std::string& line : plan_.ToLines()) LogInfo("%s", line);
+  internal::v1::LoadModel load;
+  load.set_num_kv_blocks(static_cast<uint32_t>(plan_.kv.num_blocks));
+  LoadProgressPrinter printer(isatty(STDERR_FILENO) != 0, &clock_);
+  PAGODA_ASSIGN_OR_RETURN(
+      const internal::v1::ModelReady ready,
+      pool_->Load(load, [&printer](const auto& progress) { printer.Show(progress); }));
+  printer.Done();
+  model_.num_kv_blocks = static_cast<int32_t>(ready.num_kv_blocks());
+  MetricsInfo info = MetricsInfoOf(model_, config_);
+  info.load_read_seconds = ready.read_seconds();
+  info.load_warmup_seconds = ready.warmup_seconds();
+  collector_->SetInfo(std::move(info));
+  LogInfo("loaded %s of weights in %.2f s, warmed up in %.2f s",
+          FormatBytes(ready.weight_bytes()),
+          ready.read_seconds(),
+          ready.warmup_seconds());
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::StartEngine() {
+  engine_ = std::make_unique<engine::Engine>(
+      engine::EngineOptions{.config = config_.engine(),
+                            .max_model_len = model_.max_context_tokens,
+                            .vocab_size = model_.config.vocab_size,
+                            .num_kv_blocks = model_.num_kv_blocks,
+                            .pipe = pool_.get(),
+                            .sink = shards_.get(),
+                            .metrics = &engine_metrics_,
+                            .tokenizer = model_.tokenizer.get(),
+                            .clock = &clock_});
+  engine_port_ = std::make_unique<EngineAsPort>(engine_.get());
+  services_.engine = engine_port_.get();
+  shards_->SetEngine(engine_port_.get());
+  engine_thread_ = std::thread([this] { RunEngine(); });
+  pthread_setname_np(engine_thread_.native_handle(), "engine");
+  return absl::OkStatus();
+}
+
+void Daemon::RunEngine() {
+  const absl::Status end = engine_->Run();
+  // Here, not on the main thread: readiness is wrong from the moment that nobody computes.
+  if (!end.ok()) SetState(ServingState::kFailed);
+  absl::MutexLock lock(&mutex_);
+  engine_end_ = end;
+  is_stopping_ = true;
+}
+
+void Daemon::SetState(ServingState state) {
+  state_.store(state);
+  grpc_server_->SetServing(state == ServingState::kReady);
+}
+
+void Daemon::HandleSignal(int count) {
+  num_signals_.store(count);
+  if (state_.load() == ServingState::kLoading) {
+    // Nobody is served yet and loading cannot be interrupted; the worker dies with this process.
+    LogInfo("stopped while loading");
+    if (grpc_server_ != nullptr && grpc_server_->address().is_unix())
+      unlink(grpc_server_->address().path.c_str());
+    _exit(kExitOk);
+  }
+  LogInfo(count == 1 ? "stopping: running streams may finish; once more to stop at once"
+                     : "stopping at once");
+  absl::MutexLock lock(&mutex_);
+  is_stopping_ = true;
+}
+
+bool Daemon::EngineHasEnded() const {
+  absl::MutexLock lock(&mutex_);
+  return engine_end_.has_value();
+}
+
+int Daemon::ServeUntilStopped() {
+  SetState(ServingState::kReady);
+  LogInfo("serving %s on %s", model_.name(), grpc_server_->address().ToString());
+  { absl::MutexLock lock(&mutex_, absl::Condition(&is_stopping_)); }
+  if (!EngineHasEnded()) Drain();
+  absl::MutexLock lock(&mutex_);
+  if (!engine_end_.has_value() || engine_end_->ok()) return kExitOk;
+  LogError("the worker is lost (%s); restart the daemon", engine_end_->message());
+  return kExitWorkerLost;
+}
+
+void Daemon::Drain() {
+  SetState(ServingState::kDraining);
+  engine_->Drain();
+  const absl::Time limit = absl::Now() + absl::Milliseconds(config_.front_end().drain_timeout_ms());
+  while (num_signals_.load() < 2 && absl::Now() < limit && !EngineHasEnded()) {
+    if (calls_.WaitUntilNone(absl::Now() + kDrainPoll)) return;
+  }
+  LogWarning("ending %d calls that still run", calls_.num_open());
+}
+
+void Daemon::Stop() {
+  const ExitDeadline hard_exit(kHardExitTime, kExitWorkerLost);
+  if (engine_thread_.joinable()) {
+    engine_->Stop(DrainingError());
+    engine_thread_.join();
+  }
+  calls_.WaitUntilNone(absl::Now() + kFlushTime);
+  if (grpc_server_ != nullptr) grpc_server_->Shutdown(absl::Now() + kShutdownTime);
+  if (text_pool_ != nullptr) text_pool_->Stop();
+  if (shards_ != nullptr) shards_->Stop();
+  if (pool_ != nullptr) pool_->Stop();
+}
+
+}  // namespace
+
+int RunServe(const ServerConfig& config) {
+  SignalThread::BlockSignals();
+  return Daemon(config).Run();
 }
 
 }  // namespace pagoda::daemon

@@ -1,0 +1,116 @@
+#include "daemon/server/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::daemon {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+// A cpu's memory is shared with everything else on the machine, so an unasked-for pool stays
+// modest; the cache fills it in time.
+constexpr uint64_t kMaxUnaskedCpuPoolBytes = 4096 * kMiB;
+constexpr uint64_t kUnaskedCpuShare = 2;  // one half of what is free
+// Activations of a step, cuBLASLt workspaces and the context of a GPU.
+constexpr uint64_t kGpuReserveBytes = 1024 * kMiB;
+constexpr uint64_t kCpuReserveBytes = 64 * kMiB;
+
+engine::KvSpec SpecOf(const engine::ModelConfig& model, DType dtype) {
+  // One group: a window's old blocks are kept, which costs memory and changes nothing else.
+  return {.kind = engine::KvSpec::Kind::kFull,
+          .dtype = dtype,
+          .num_layers = model.num_layers,
+          .num_kv_heads = model.num_kv_heads,
+          .head_dim = model.head_dim};
+}
+
+// Bytes for a pool that nobody sized.
+uint64_t UnaskedPoolBytes(const MemoryPlanInputs& in,
+                          const MemoryPlan& plan,
+                          uint64_t full_length_bytes) {
+  const internal::v1::WorkerConfig& worker = in.config->worker();
+  // No more than every sequence at its full length can use; `sim` has no memory to run out of.
+  const uint64_t useful = full_length_bytes * in.config->engine().max_num_seqs();
+  if (worker.device() == "sim") return useful;
+  const uint64_t taken = plan.weight_bytes + plan.reserve_bytes;
+  uint64_t usable = plan.free_memory_bytes;
+  if (worker.device() == "cuda") {
+    const auto limit = static_cast<uint64_t>(worker.gpu_memory_utilization() *
+                                             static_cast<double>(plan.total_memory_bytes));
+    usable = std::min(usable, limit);
+  }
+  const uint64_t left = usable > taken ? usable - taken : 0;
+  if (worker.device() == "cuda") return left;
+  return std::min({useful, left / kUnaskedCpuShare, kMaxUnaskedCpuPoolBytes});
+}
+
+}  // namespace
+
+absl::StatusOr<DType> ResolveDType(const internal::v1::ServerConfig& config,
+                                   const engine::ModelConfig& model) {
+  if (config.model().dtype() != "auto") return ParseDType(config.model().dtype());
+  if (config.worker().device() == "cpu" && model.dtype == DType::kFloat16) return DType::kFloat32;
+  return model.dtype;
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
+  const internal::v1::EngineConfig& engine = in.config->engine();
+  MemoryPlan plan;
+  plan.block_size = static_cast<int32_t>(engine.block_size());
+  plan.max_model_len = in.max_model_len;
+  plan.total_memory_bytes = in.hello->total_memory_bytes();
+  plan.free_memory_bytes = in.hello->free_memory_bytes();
+  const std::string& device = in.config->worker().device();
+  if (device != "sim") plan.weight_bytes = engine::WeightBytes(*in.model, in.dtype);
+  if (device != "sim") plan.reserve_bytes = device == "cuda" ? kGpuReserveBytes : kCpuReserveBytes;
+
+  const engine::KvSpec spec = SpecOf(*in.model, in.dtype);
+  const uint64_t block_bytes = engine::KvBlockBytes(spec, plan.block_size);
+  const uint64_t full_length_bytes =
+      block_bytes * engine::KvBlocksPerSequence(spec, plan.block_size, in.max_model_len);
+  const bool is_asked = engine.kv_cache_memory_bytes() != 0;
+  const uint64_t pool_bytes =
+      is_asked ? engine.kv_cache_memory_bytes() : UnaskedPoolBytes(in, plan, full_length_bytes);
+  plan.kv = engine::PlanKvPool(spec, plan.block_size, in.max_model_len, pool_bytes);
+  if (plan.kv.num_blocks == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no KV block fits: one takes ",
+                     FormatBytes(block_bytes),
+                     " and ",
+                     FormatBytes(pool_bytes),
+                     is_asked ? " were given" : " are left",
+                     "; raise --kv-cache-memory or lower --block-size"));
+  }
+  return plan;
+}
+
+std::vector<std::string> MemoryPlan::ToLines() const {
+  return {absl::StrFormat("memory plan: weights %s, KV cache %s, reserve %s; %s of %s free",
+                          FormatBytes(weight_bytes),
+                          FormatBytes(kv.pool_bytes),
+                          FormatBytes(reserve_bytes),
+                          FormatBytes(free_memory_bytes),
+                          FormatBytes(total_memory_bytes)),
+          absl::StrFormat("KV cache: %d blocks of %d tokens (%s each), %d tokens; %.1f sequences "
+                          "of %d tokens at once",
+                          kv.num_blocks,
+                          block_size,
+                          FormatBytes(kv.block_bytes),
+                          kv.num_blocks * static_cast<uint64_t>(block_size),
+                          kv.full_length_concurrency,
+                          max_model_len)};
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024.0 && unit + 1 < kUnits.size(); ++unit) value /= 1024.0;
+  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+}  // namespace pagoda::daemon

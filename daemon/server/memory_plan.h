@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/kv/cache_size.h"
+#include "engine/model/model_config.h"
+#include "kernels/base/dtype.h"
+#include "pagoda/internal/v1/config.pb.h"
+#include "pagoda/internal/v1/worker.pb.h"
+
+namespace pagoda::daemon {
+
+// What the device's memory is used for, decided before any of it is taken. A pure function of its
+// inputs.
+struct MemoryPlan {
+  uint64_t weight_bytes = 0;
+  // Kept free for activations and the device's own needs.
+  uint64_t reserve_bytes = 0;
+  engine::KvPoolPlan kv;
+  int32_t block_size = 0;
+  int32_t max_model_len = 0;
+  uint64_t total_memory_bytes = 0;
+  uint64_t free_memory_bytes = 0;
+
+  // Lines for people, without a trailing newline each.
+  std::vector<std::string> ToLines() const;
+};
+
+// The dtype of weights and KV cache: config.model.dtype, where "auto" is the checkpoint's, or
+// float32 on a cpu whose kernels lack the checkpoint's float16.
+absl::StatusOr<DType> ResolveDType(const internal::v1::ServerConfig& config,
+                                   const engine::ModelConfig& model);
+
+struct MemoryPlanInputs {
+  const internal::v1::ServerConfig* config = nullptr;  // resolved: block size, limits
+  const engine::ModelConfig* model = nullptr;
+  DType dtype = DType::kFloat32;
+  int32_t max_model_len = 0;
+  const internal::v1::WorkerHello* hello = nullptr;
+};
+
+// RESOURCE_EXHAUSTED, naming sizes and flags, when weights or one block do not fit.
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& inputs);
+
+// "13.3 MiB".
+std::string FormatBytes(uint64_t bytes);
+
+}  // namespace pagoda::daemon

@@ -1,0 +1,289 @@
+#include "daemon/server/metrics_collector.h"
+
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "daemon/server/process_stats.h"
+#include "daemon/server/rpc_error.h"
+#include "pagoda_version.h"
+
+namespace pagoda::daemon {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<ClientMetric::Label>;
+
+constexpr std::array<absl::string_view, engine::kNumOutcomes> kOutcomeNames = {
+    "stop", "length", "cancelled", "deadline", "rejected", "error"};
+constexpr std::array<absl::string_view, kNumServingStates> kStateNames = {
+    "loading", "ready", "draining", "failed"};
+constexpr std::array<absl::string_view, kNumRejectReasons> kRejectNames = {
+    "queue_full", "loading", "draining", "too_long", "invalid", "worker_lost"};
+// The one front end of today.
+const ClientMetric::Label kGrpcApi = {"api", "grpc"};
+
+// A family being written; one sample per call.
+class FamilyWriter {
+ public:
+  FamilyWriter(std::vector<MetricFamily>* families,
+               const char* name,
+               const char* help,
+               MetricType type)
+      : family_(&families->emplace_back(MetricFamily{name, help, type, {}})) {}
+
+  FamilyWriter& Add(double value, Labels labels = {}) {
+    ClientMetric& metric = family_->metric.emplace_back();
+    metric.label = std::move(labels);
+    (family_->type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+    return *this;
+  }
+
+  template <typename Histogram>
+  FamilyWriter& AddHistogram(const Histogram& histogram, Labels labels = {}) {
+    ClientMetric& metric = family_->metric.emplace_back();
+    metric.label = std::move(labels);
+    const std::vector<double>& bounds = histogram.upper_bounds();
+    uint64_t cumulative = 0;
+    for (size_t i = 0; i <= bounds.size(); ++i) {
+      cumulative += histogram.count(i);
+      const double bound = i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({cumulative, bound});
+    }
+    // The buckets are the truth: a count read apart from them could disagree.
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = histogram.sum();
+    return *this;
+  }
+
+ private:
+  MetricFamily* const family_;
+};
+
+class Families {
+ public:
+  FamilyWriter Gauge(const char* name, const char* help) {
+    return {&families_, name, help, MetricType::Gauge};
+  }
+  FamilyWriter Counter(const char* name, const char* help) {
+    return {&families_, name, help, MetricType::Counter};
+  }
+  FamilyWriter Histogram(const char* name, const char* help) {
+    return {&families_, name, help, MetricType::Histogram};
+  }
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+};
+
+double Load(const std::atomic<uint64_t>& counter) {
+  return static_cast<double>(counter.load(std::memory_order_relaxed));
+}
+
+double Value(const engine::MetricCounter& counter) { return static_cast<double>(counter.value()); }
+
+void WriteInfo(const MetricsInfo& info, ServingState state, Families* out) {
+  out->Gauge("pagoda_build_info", "Version of the daemon; always 1.")
+      .Add(1, {{"version", PAGODA_VERSION}, {"commit", PAGODA_COMMIT}});
+  out->Gauge("pagoda_model_info", "The served model; always 1.")
+      .Add(1,
+           {{"model", info.model},
+            {"architecture", info.architecture},
+            {"dtype", info.dtype},
+            {"device", info.device},
+            {"revision", info.revision},
+            {"max_context", absl::StrCat(info.max_context_tokens)}});
+  out->Gauge("pagoda_kv_cache_config_info", "Shape of the KV cache; always 1.")
+      .Add(1,
+           {{"block_size", absl::StrCat(info.kv_block_tokens)},
+            {"num_blocks", absl::StrCat(info.num_kv_blocks)},
+            {"dtype", info.dtype}});
+  FamilyWriter states =
+      out->Gauge("pagoda_up_state", "1 for the state that the daemon is in, 0 for the others.");
+  for (size_t i = 0; i < kStateNames.size(); ++i) {
+    states.Add(i == static_cast<size_t>(state) ? 1 : 0, {{"state", std::string(kStateNames[i])}});
+  }
+  out->Gauge("pagoda_load_seconds", "Time that loading the model took, by phase.")
+      .Add(info.load_read_seconds, {{"phase", "read"}})
+      .Add(info.load_warmup_seconds, {{"phase", "warmup"}});
+}
+
+void WriteRequests(const engine::EngineMetrics& engine,
+                   const ServerMetrics& server,
+                   const Labels& model,
+                   Families* out) {
+  out->Gauge("pagoda_requests_running", "Sequences that take part in steps.")
+      .Add(engine.requests_running.value(), model);
+  out->Gauge("pagoda_requests_waiting", "Sequences that wait for their first step.")
+      .Add(engine.requests_waiting.value(), model);
+  out->Gauge("pagoda_requests_swapped", "Sequences that were preempted and wait to be resumed.")
+      .Add(engine.requests_preempted_waiting.value(), model);
+  Labels model_api = model;
+  model_api.push_back(kGrpcApi);
+  out->Counter("pagoda_requests_received_total", "Generation calls that arrived.")
+      .Add(Load(server.requests_received), model_api);
+  FamilyWriter finished =
+      out->Counter("pagoda_requests_finished_total",
+                   "Generation calls that ended, each once, by outcome and status.");
+  for (size_t outcome = 0; outcome < engine::kNumOutcomes; ++outcome) {
+    for (size_t code = 0; code < kNumGrpcCodes; ++code) {
+      const double count = Load(server.requests_finished[outcome][code]);
+      // Most pairs cannot happen; those that do stay for good.
+      if (count == 0) continue;
+      Labels labels = model_api;
+      labels.push_back({"outcome", std::string(kOutcomeNames[outcome])});
+      labels.push_back({"code", std::string(GrpcCodeName(static_cast<grpc::StatusCode>(code)))});
+      finished.Add(count, std::move(labels));
+    }
+  }
+  FamilyWriter rejected = out->Counter("pagoda_requests_rejected_total",
+                                       "Generation calls turned away before the engine took them.");
+  for (size_t i = 0; i < kNumRejectReasons; ++i) {
+    rejected.Add(Load(server.requests_rejected[i]), {{"reason", std::string(kRejectNames[i])}});
+  }
+}
+
+void WriteTokens(const engine::EngineMetrics& engine, const Labels& model, Families* out) {
+  const auto with = [&model](const char* name, const char* value) {
+    Labels labels = model;
+    labels.push_back({name, value});
+    return labels;
+  };
+  out->Counter("pagoda_prompt_tokens_total",
+               "Prompt tokens, by where their keys and values came from.")
+      .Add(Value(engine.prompt_tokens_computed), with("source", "computed"))
+      .Add(Value(engine.prompt_tokens_cached), with("source", "cached"));
+  out->Counter("pagoda_generation_tokens_total", "Tokens sampled.")
+      .Add(Value(engine.generation_tokens), model);
+  out->Counter("pagoda_prefix_cache_query_tokens_total",
+               "Prompt tokens looked up in the prefix cache.")
+      .Add(Value(engine.prefix_query_tokens), model);
+  out->Counter("pagoda_prefix_cache_hit_tokens_total", "Prompt tokens found in the prefix cache.")
+      .Add(Value(engine.prefix_hit_tokens), model);
+  out->Histogram("pagoda_request_prompt_tokens", "Prompt tokens of a request.")
+      .AddHistogram(engine.request_prompt_tokens, model);
+  out->Histogram("pagoda_request_generation_tokens", "Tokens that a request generated.")
+      .AddHistogram(engine.request_generation_tokens, model);
+}
+
+void WriteKv(const engine::EngineMetrics& engine, const Labels& model, Families* out) {
+  const auto state = [](const char* name) { return Labels{{"pool", "0"}, {"state", name}}; };
+  out->Gauge("pagoda_kv_blocks",
+             "Blocks of the KV cache; cached ones hold a prefix and can be taken.")
+      .Add(engine.kv_blocks_used.value(), state("used"))
+      .Add(engine.kv_blocks_cached.value(), state("cached"))
+      .Add(engine.kv_blocks_free.value(), state("free"));
+  const double total = engine.kv_blocks_total.value();
+  out->Gauge("pagoda_kv_cache_usage_ratio", "Share of the KV blocks that sequences use.")
+      .Add(total > 0 ? engine.kv_blocks_used.value() / total : 0.0, model);
+  out->Counter("pagoda_preemptions_total",
+               "Sequences that lost their blocks and were computed again.")
+      .Add(Value(engine.preemptions), {{"reason", "kv_full"}});
+  out->Counter("pagoda_kv_evictions_total", "Cached blocks that were taken for something else.")
+      .Add(Value(engine.kv_evictions), {{"reason", "reuse"}});
+}
+
+void WriteLatencies(const engine::EngineMetrics& engine,
+                    const ServerMetrics& server,
+                    const Labels& model,
+                    Families* out) {
+  const auto with_stream = [&model](const char* value) {
+    Labels labels = model;
+    labels.push_back({"stream", value});
+    return labels;
+  };
+  out->Histogram("pagoda_time_to_first_token_seconds", "From a call's arrival to its first token.")
+      .AddHistogram(server.stream_first_token_seconds, with_stream("true"))
+      .AddHistogram(server.unary_first_token_seconds, with_stream("false"));
+  out->Histogram("pagoda_inter_token_latency_seconds",
+                 "Between two tokens of a sequence, weighted by tokens.")
+      .AddHistogram(engine.inter_token_seconds, model);
+  out->Histogram("pagoda_request_duration_seconds", "From a request's arrival to its end.")
+      .AddHistogram(engine.request_seconds, model);
+  out->Histogram("pagoda_request_queue_seconds", "From a request's arrival to its first step.")
+      .AddHistogram(engine.queue_seconds, model);
+  out->Histogram("pagoda_request_prefill_seconds",
+                 "From a request's first step to the end of its prompt.")
+      .AddHistogram(engine.prefill_seconds, model);
+  out->Histogram("pagoda_request_decode_seconds", "From a request's first token to its end.")
+      .AddHistogram(engine.decode_seconds, model);
+  out->Histogram("pagoda_request_tokenize_seconds",
+                 "From a request's arrival to the end of its checks and encoding.")
+      .AddHistogram(server.tokenize_seconds, model);
+  out->Histogram("pagoda_cancel_to_free_seconds",
+                 "From a cancellation to the release of the request's blocks.")
+      .AddHistogram(engine.cancel_to_free_seconds);
+}
+
+void WriteSteps(const engine::EngineMetrics& engine, Families* out) {
+  out->Counter("pagoda_steps_total", "Steps run.").Add(Value(engine.steps));
+  out->Histogram("pagoda_step_duration_seconds", "Time of a step on the worker, by what it held.")
+      .AddHistogram(engine.step_prefill_seconds, {{"phase", "prefill"}})
+      .AddHistogram(engine.step_decode_seconds, {{"phase", "decode"}})
+      .AddHistogram(engine.step_mixed_seconds, {{"phase", "mixed"}});
+  out->Histogram("pagoda_step_tokens", "Tokens computed by a step.")
+      .AddHistogram(engine.step_tokens);
+  out->Histogram("pagoda_step_batch_size", "Sequences in a step.")
+      .AddHistogram(engine.step_batch_size);
+}
+
+void WriteStreams(const ServerMetrics& server, Families* out) {
+  out->Gauge("pagoda_grpc_streams", "Generation calls that are open.")
+      .Add(static_cast<double>(server.open_calls.load(std::memory_order_relaxed)));
+  out->Counter("pagoda_stream_messages_total", "Messages written to streams.")
+      .Add(Load(server.stream_messages), {kGrpcApi});
+  out->Counter("pagoda_stream_coalesced_tokens_total",
+               "Tokens that joined a message waiting for a slow reader.")
+      .Add(Load(server.stream_coalesced_tokens), {kGrpcApi});
+  out->Counter("pagoda_stream_stalls_total", "Streams ended because their reader was too slow.")
+      .Add(Load(server.stream_stalls), {kGrpcApi});
+}
+
+void WriteProcess(Families* out) {
+  const ProcessStats stats = ReadProcessStats();
+  out->Counter("process_cpu_seconds_total", "CPU time of the daemon.").Add(stats.cpu_seconds);
+  out->Gauge("process_start_time_seconds", "When the daemon started, since the epoch.")
+      .Add(stats.start_time_seconds);
+  out->Gauge("process_resident_memory_bytes", "Resident memory of the daemon.")
+      .Add(static_cast<double>(stats.resident_bytes));
+  out->Gauge("process_virtual_memory_bytes", "Virtual memory of the daemon.")
+      .Add(static_cast<double>(stats.virtual_bytes));
+  out->Gauge("process_open_fds", "Open file descriptors of the daemon.")
+      .Add(static_cast<double>(stats.num_open_fds));
+  out->Gauge("process_max_fds", "Most file descriptors that the daemon may open.")
+      .Add(static_cast<double>(stats.max_fds));
+  out->Gauge("process_threads", "Threads of the daemon.")
+      .Add(static_cast<double>(stats.num_threads));
+}
+
+}  // namespace
+
+void MetricsCollector::SetInfo(MetricsInfo info) {
+  absl::MutexLock lock(&mutex_);
+  info_ = std::move(info);
+}
+
+std::vector<MetricFamily> MetricsCollector::Collect() const {
+  MetricsInfo info;
+  {
+    absl::MutexLock lock(&mutex_);
+    info = info_;
+  }
+  const Labels model = {{"model", info.model}};
+  Families out;
+  WriteInfo(info, state_(), &out);
+  WriteRequests(*engine_, *server_, model, &out);
+  WriteTokens(*engine_, model, &out);
+  WriteKv(*engine_, model, &out);
+  WriteLatencies(*engine_, *server_, model, &out);
+  WriteSteps(*engine_, &out);
+  WriteStreams(*server_, &out);
+  WriteProcess(&out);
+  return out.Take();
+}
+
+}  // namespace pagoda::daemon

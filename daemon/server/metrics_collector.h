@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/server/server_metrics.h"
+#include "daemon/server/serving_state.h"
+#include "engine/metrics.h"
+#include "prometheus/collectable.h"
+#include "prometheus/metric_family.h"
+
+namespace pagoda::daemon {
+
+// Label values of the info families. Empty strings until the model is loaded.
+struct MetricsInfo {
+  std::string model;  // the served name
+  std::string architecture;
+  std::string dtype;
+  std::string device;
+  std::string revision;
+  uint64_t max_context_tokens = 0;
+  uint64_t kv_block_tokens = 0;
+  uint64_t num_kv_blocks = 0;
+  double load_read_seconds = 0.0;
+  double load_warmup_seconds = 0.0;
+};
+
+// Makes the pagoda_* families from counters that others write; nothing is counted here, and no
+// label holds what a client sent, so the number of series never grows. Thread-safe: scrapes.
+class MetricsCollector final : public prometheus::Collectable {
+ public:
+  // All outlive the collector.
+  MetricsCollector(const engine::EngineMetrics* engine,
+                   const ServerMetrics* server,
+                   std::function<ServingState()> state)
+      : engine_(engine), server_(server), state_(std::move(state)) {}
+
+  void SetInfo(MetricsInfo info);
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  const engine::EngineMetrics* const engine_;
+  const ServerMetrics* const server_;
+  const std::function<ServingState()> state_;
+  mutable absl::Mutex mutex_;
+  MetricsInfo info_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace pagoda::daemon
