@@ -5,9 +5,10 @@
 
 namespace pagoda::parallel {
 
-// Body of a worker process: reads requests from the inherited channel, runs them, answers; returns when told to shut
-// down (OK), when the daemon is gone (CANCELLED), or when the executor failed (its status, sent as WorkerError first).
-// Dies with its parent (PR_SET_PDEATHSIG).
+// Body of a worker process: reads requests from the inherited channel, runs them, answers; returns
+// when told to shut down (OK), when the daemon is gone (CANCELLED), or when the executor failed
+// (its status, sent as WorkerError first). Takes the next plan while a step is in flight.
+// (WorkerProcess makes the process die with its parent.)
 absl::Status RunWorkerLoop(int channel_fd, const StepExecutorFactory& make_executor);
 
 }  // namespace pagoda::parallel

@@ -18,21 +18,29 @@ struct WorkerPoolOptions {
   internal::v1::ServerConfig config;
   // Command of a worker process; the channel's descriptor number is appended as --channel-fd=N.
   std::vector<std::string> worker_command;  // usually {"/proc/self/exe", "worker"}
+  int num_ranks = 1;
   const Clock* clock = &Clock::Monotonic();
 };
 
-// The worker processes of one replica, and the pipe to them. Engine thread only, but for Start and Load, which run
-// before it.
+// The worker processes of one replica, and the pipe to them. Engine thread only, but for Start and
+// Load, which run before it; the thread that calls Start must live as long as the pool, since a
+// worker dies with it.
+//
+// A failure is final: from then on every call returns it. Start and Load keep the code that a
+// worker gave (such as INVALID_ARGUMENT for a broken model); later any end of a worker is
+// UNAVAILABLE, saying how it ended.
 class WorkerPool : public StepPipe {
  public:
   using ProgressFn = std::function<void(const internal::v1::LoadProgress&)>;
 
-  // Starts every worker process and waits until each has opened its device.
+  // Starts every worker process and waits until each has opened its device. UNAVAILABLE, or the
+  // worker's own status.
   static absl::StatusOr<std::unique_ptr<WorkerPool>> Start(WorkerPoolOptions options);
 
   // What rank 0 runs on.
   virtual const internal::v1::WorkerHello& hello() const = 0;
-  // Loads the model on every rank.
+  // Loads the model on every rank. Progress and the answer add up bytes over the ranks; blocks are
+  // the fewest of any.
   virtual absl::StatusOr<internal::v1::ModelReady> Load(const internal::v1::LoadModel& load,
                                                         const ProgressFn& progress) = 0;
   // Asks the workers to end and reaps them; kills those that do not end in time. Idempotent.

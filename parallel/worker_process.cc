@@ -1,0 +1,194 @@
+#include "parallel/worker_process.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "kernels/base/clock.h"
+
+namespace pagoda::parallel {
+namespace {
+
+// glibc 2.36 declares its wrappers without extern "C", so that C++ cannot link them.
+int PidfdOpen(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+void PidfdSendSignal(int pidfd, int signal) {
+  syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
+}
+
+// Where the channel is in the worker; everything above is closed.
+constexpr int kWorkerChannelFd = 3;
+// Of the child when it cannot become the worker, as in shells.
+constexpr int kExecFailedStatus = 127;
+
+absl::Status SystemCallFailed(absl::string_view call) {
+  return absl::UnavailableError(
+      absl::StrFormat("cannot start a worker: %s failed: %s", call, std::strerror(errno)));
+}
+
+absl::Status CannotExecute(const std::string& path, int error) {
+  return absl::NotFoundError(
+      absl::StrFormat("cannot start a worker: cannot execute %s: %s", path, std::strerror(error)));
+}
+
+// Made before the fork, since the child of a process with threads may only make system calls.
+struct ChildPlan {
+  pid_t parent_pid;
+  int channel_fd;
+  int error_fd;  // receives errno if the worker cannot be executed; closed when it can
+  char* const* argv;
+};
+
+void SetStandardStreams() {
+  const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null_fd >= 0) dup2(null_fd, STDIN_FILENO);
+  // A library that prints must not write into the daemon's output.
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+}
+
+void ResetSignals() {
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (int number = 1; number < NSIG; ++number) signal(number, SIG_DFL);
+  for (const int ignored : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) signal(ignored, SIG_IGN);
+}
+
+void CloseOnExecFrom(int first_fd) {
+  if (close_range(first_fd, ~0u, CLOSE_RANGE_CLOEXEC) == 0) return;
+  // Where a sandbox refuses the call.
+  const int64_t end_fd = std::min<int64_t>(sysconf(_SC_OPEN_MAX), 1 << 20);
+  for (int fd = first_fd; fd < end_fd; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+[[noreturn]] void BecomeWorker(const ChildPlan& plan) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // If the daemon died before that call no signal will come.
+  if (getppid() != plan.parent_pid) _exit(kExecFailedStatus);
+  SetStandardStreams();
+  if (plan.channel_fd == kWorkerChannelFd) {
+    fcntl(kWorkerChannelFd, F_SETFD, 0);
+  } else {
+    dup2(plan.channel_fd, kWorkerChannelFd);
+  }
+  CloseOnExecFrom(kWorkerChannelFd + 1);
+  ResetSignals();
+  execv(plan.argv[0], plan.argv);
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = write(plan.error_fd, &error, sizeof error);
+  _exit(kExecFailedStatus);
+}
+
+// The child's errno, or 0 once it has become the worker.
+int ReadExecError(int fd) {
+  int error = 0;
+  ssize_t received;
+  do {
+    received = read(fd, &error, sizeof error);
+  } while (received < 0 && errno == EINTR);
+  return received == sizeof error ? error : 0;
+}
+
+std::string ExitText(const siginfo_t& info) {
+  if (info.si_code == CLD_EXITED) return absl::StrFormat("exited with status %d", info.si_status);
+  std::string text =
+      absl::StrFormat("was killed by signal %d (%s)", info.si_status, strsignal(info.si_status));
+  if (info.si_status == SIGKILL) text += ", as the kernel does when memory runs out";
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
+    const std::vector<std::string>& command) {
+  if (command.empty()) return absl::InvalidArgumentError("the worker command is empty");
+  std::vector<std::string> args = command;
+  args.push_back(absl::StrFormat("--channel-fd=%d", kWorkerChannelFd));
+  std::vector<char*> argv;
+  for (std::string& arg : args) argv.push_back(arg.data());
+  argv.push_back(nullptr);
+
+  int sockets[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
+    return SystemCallFailed("socketpair");
+  }
+  UniqueFd daemon_end(sockets[0]), worker_end(sockets[1]);
+  int pipe_ends[2];
+  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return SystemCallFailed("pipe2");
+  UniqueFd error_reader(pipe_ends[0]), error_writer(pipe_ends[1]);
+  // Above kWorkerChannelFd, which the child overwrites.
+  UniqueFd error_fd(fcntl(error_writer.get(), F_DUPFD_CLOEXEC, kWorkerChannelFd + 1));
+  if (!error_fd.valid()) return SystemCallFailed("fcntl");
+
+  const ChildPlan plan{.parent_pid = getpid(),
+                       .channel_fd = worker_end.get(),
+                       .error_fd = error_fd.get(),
+                       .argv = argv.data()};
+  const pid_t pid = fork();
+  if (pid < 0) return SystemCallFailed("fork");
+  if (pid == 0) BecomeWorker(plan);
+
+  UniqueFd pidfd(PidfdOpen(pid));
+  if (!pidfd.valid()) {
+    const absl::Status status = SystemCallFailed("pidfd_open");
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    return status;
+  }
+  worker_end.Reset();
+  error_fd.Reset();
+  error_writer.Reset();
+  std::unique_ptr<WorkerProcess> process(
+      new WorkerProcess(pid, std::move(pidfd), std::move(daemon_end)));
+  if (const int error = ReadExecError(error_reader.get()); error != 0) {
+    return CannotExecute(command[0], error);
+  }
+  return process;
+}
+
+WorkerProcess::~WorkerProcess() {
+  if (exit_text_.has_value()) return;
+  Kill();
+  // Even a process in the kernel ends soon after SIGKILL; a device driver that never returns must
+  // not stop the daemon.
+  constexpr int64_t kReapTimeoutNs = 10'000'000'000;
+  WaitForExit(kReapTimeoutNs);
+}
+
+absl::optional<std::string> WorkerProcess::WaitForExit(int64_t timeout_ns) {
+  const Clock& clock = Clock::Monotonic();
+  const int64_t end_ns = clock.NowNs() + timeout_ns;
+  while (!exit_text_.has_value()) {
+    siginfo_t info{};
+    const int result = waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG);
+    if (result == 0 && info.si_pid != 0) {
+      exit_text_ = ExitText(info);
+      break;
+    }
+    // The environment may have set SIGCHLD to be ignored: then the kernel reaps.
+    if (result != 0 && errno == ECHILD) {
+      exit_text_ = "ended in an unknown way";
+      break;
+    }
+    const int64_t left_ns = end_ns - clock.NowNs();
+    if (left_ns <= 0) break;
+    pollfd entry{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+    poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ns / 1'000'000 + 1, 1000)));
+  }
+  return exit_text_;
+}
+
+void WorkerProcess::Kill() {
+  if (!exit_text_.has_value()) PidfdSendSignal(pidfd_.get(), SIGKILL);
+}
+
+}  // namespace pagoda::parallel
