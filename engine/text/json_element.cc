@@ -101,15 +101,23 @@ absl::StatusOr<JsonDocument> JsonDocument::Read(const std::string& file) {
   struct stat info;
   if (stat(file.c_str(), &info) != 0)
     return absl::NotFoundError(absl::StrCat(file, ": no such file"));
-  JsonDocument document;
-  document.file_ = file;
-  document.parser_ = std::make_unique<simdjson::dom::parser>();
+  JsonDocument document(file);
   const simdjson::error_code error = document.parser_->load(file).get(document.root_);
-  if (error != simdjson::SUCCESS) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": not valid JSON: ", simdjson::error_message(error)));
-  }
+  if (error != simdjson::SUCCESS) return document.NotJson(error);
   return document;
+}
+
+absl::StatusOr<JsonDocument> JsonDocument::Parse(absl::string_view json, absl::string_view name) {
+  JsonDocument document{std::string(name)};
+  const simdjson::error_code error =
+      document.parser_->parse(json.data(), json.size()).get(document.root_);
+  if (error != simdjson::SUCCESS) return document.NotJson(error);
+  return document;
+}
+
+absl::Status JsonDocument::NotJson(int error) const {
+  const char* message = simdjson::error_message(static_cast<simdjson::error_code>(error));
+  return absl::InvalidArgumentError(absl::StrCat(file_, ": not valid JSON: ", message));
 }
 
 }  // namespace pagoda::engine

@@ -61,10 +61,15 @@ class JsonDocument {
   // NOT_FOUND when there is no such file; INVALID_ARGUMENT naming it when it is not JSON.
   static absl::StatusOr<JsonDocument> Read(const std::string& file);
 
+  // The same of text in memory; `name` stands for the file in errors.
+  static absl::StatusOr<JsonDocument> Parse(absl::string_view json, absl::string_view name);
+
   JsonElement root() const { return JsonElement(root_, file_, ""); }
 
  private:
-  JsonDocument() = default;
+  explicit JsonDocument(std::string file)
+      : parser_(std::make_unique<simdjson::dom::parser>()), file_(std::move(file)) {}
+  absl::Status NotJson(int error) const;
 
   std::unique_ptr<simdjson::dom::parser> parser_;  // owns what root_ points to
   simdjson::dom::element root_;
