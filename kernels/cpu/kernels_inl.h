@@ -1,0 +1,29 @@
+// Included once by each per-ISA file: the table of everything compiled there.
+#pragma once
+
+#include "kernels/cpu/attention_inl.h"
+#include "kernels/cpu/elementwise_inl.h"
+#include "kernels/cpu/gemm_inl.h"
+#include "kernels/cpu/kernel_table.h"
+
+namespace pagoda::kernels::cpu {
+namespace {
+
+constexpr KernelTable MakeTable(Isa isa) {
+  KernelTable table;
+  table.isa = isa;
+  table.x_row_bytes = XRowBytes;
+  table.prepare_x = PrepareX;
+  table.linear_block = LinearBlockKernel;
+  table.attention_scratch_bytes = AttentionScratchBytes;
+  table.attend = Attend;
+  table.merge_partials = MergePartials;
+  table.rms_norm_row = RmsNormRow;
+  table.silu_mul_row = SiluMulRow;
+  table.rotate_head = RotateHead;
+  table.store_kv = StoreKv;
+  return table;
+}
+
+}  // namespace
+}  // namespace pagoda::kernels::cpu

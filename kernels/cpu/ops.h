@@ -1,0 +1,30 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/cpu/context.h"
+#include "kernels/ops/attention.h"
+#include "kernels/ops/elementwise.h"
+#include "kernels/ops/linear.h"
+#include "kernels/ops/sample.h"
+
+// The ops of the cpu backend, one file each; kernels/backend.h says what they do. All refuse what
+// they cannot do.
+
+namespace pagoda::kernels::cpu {
+
+absl::Status ResolveTokens(const ResolveTokensParams& params);
+absl::Status Embedding(Context& context, const EmbeddingParams& params);
+absl::Status GatherRows(Context& context, const GatherRowsParams& params);
+absl::Status RmsNorm(Context& context, const RmsNormParams& params);
+absl::Status SiluMul(Context& context, const SiluMulParams& params);
+absl::Status Linear(Context& context, const LinearParams& params);
+absl::Status RopeKvWrite(Context& context, const RopeKvWriteParams& params);
+absl::Status PagedAttention(Context& context, const PagedAttentionParams& params);
+absl::Status Sample(Context& context, const SampleParams& params);
+
+// Elements of a weight in its format, padding included.
+int64_t WeightElements(const LinearWeight& weight);
+absl::Status PackLinear(Context& context, const PackLinearParams& params);
+absl::Status FillNormal(Context& context, const FillNormalParams& params);
+
+}  // namespace pagoda::kernels::cpu
