@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/philox_inl.h"
 #include "kernels/cpu/simd_math.h"
 #include "kernels/ops/philox.h"
 
@@ -63,6 +64,43 @@ void StoreKv(const float* source, float inverse_scale, int64_t count, Element el
   } else {
     for (int64_t i = 0; i < count; ++i)
       static_cast<uint16_t*>(out)[i] = ToBf16(source[i] * inverse_scale);
+  }
+}
+
+// Sixty-four elements a step: lane i holds block `first_block + i`, whose words 0, 1 and 2, 3 make
+// two normals each.
+void NormalBlocks(uint64_t seed, uint64_t first_block, float* out) {
+  VecU lo, hi;
+  for (int i = 0; i < kLanes; ++i) {
+    lo[i] = static_cast<uint32_t>(first_block + i);
+    hi[i] = static_cast<uint32_t>((first_block + i) >> 32);
+  }
+  const PhiloxVec r = Philox(seed,
+                             lo,
+                             hi,
+                             Set1U(static_cast<uint32_t>(kNormalStream)),
+                             Set1U(static_cast<uint32_t>(kNormalStream >> 32)));
+  for (int pair = 0; pair < 4; pair += 2) {
+    const VecF squared = Set1(-2.0f) * Log(Uniform(r.word[pair]));
+    VecF cos, sin;
+    CosSinTurns(Uniform(r.word[pair + 1]), &cos, &sin);
+    for (int i = 0; i < kLanes; ++i) {
+      const float radius = __builtin_sqrtf(squared[i]);
+      out[4 * i + pair] = radius * cos[i];
+      out[4 * i + pair + 1] = radius * sin[i];
+    }
+  }
+}
+
+void FillNormal(uint64_t seed, uint64_t first_index, int64_t count, float stddev, float* out) {
+  constexpr int64_t kStep = 4 * kLanes;
+  float normals[kStep];
+  int64_t i = 0;
+  while (i < count) {
+    const uint64_t index = first_index + static_cast<uint64_t>(i);
+    NormalBlocks(seed, index / 4, normals);
+    for (int64_t j = static_cast<int64_t>(index % 4); j < kStep && i < count; ++j, ++i)
+      out[i] = stddev * normals[j];
   }
 }
 

@@ -121,6 +121,9 @@ struct KernelTable {
   // source * inverse_scale, in the type of the cache.
   void (*store_kv)(
       const float* source, float inverse_scale, int64_t count, Element element, void* out);
+  // Elements [first_index, first_index + count) of the stream that kernels/ops/normal.h defines,
+  // times stddev.
+  void (*fill_normal)(uint64_t seed, uint64_t first_index, int64_t count, float stddev, float* out);
 };
 
 const KernelTable& ScalarKernels();

@@ -22,6 +22,7 @@ constexpr KernelTable MakeTable(Isa isa) {
   table.silu_mul_row = SiluMulRow;
   table.rotate_head = RotateHead;
   table.store_kv = StoreKv;
+  table.fill_normal = FillNormal;
   return table;
 }
 

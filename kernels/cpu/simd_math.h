@@ -78,5 +78,27 @@ PAGODA_INLINE VecF Tanh(VecF x) {
 // x / (1 + e^-x).
 PAGODA_INLINE VecF Silu(VecF x) { return x / (Set1(1.0f) + Exp(-x)); }
 
+// cos and sin of 2 pi u, for |u| < 2^20.
+PAGODA_INLINE void CosSinTurns(VecF u, VecF* cos, VecF* sin) {
+  const VecF t = u - RoundSmall(u);
+  const VecF quarters = RoundSmall(t * Set1(4.0f));
+  const VecF x = Fma(quarters, Set1(-0.25f), t) * Set1(6.28318531f);  // [-pi / 4, pi / 4]
+  const VecF z = x * x;
+  VecF s = Set1(-1.9515295891e-4f);
+  s = Fma(s, z, Set1(8.3321608736e-3f));
+  s = Fma(s, z, Set1(-1.6666654611e-1f));
+  s = Fma(s * z, x, x);
+  VecF c = Set1(2.443315711809948e-5f);
+  c = Fma(c, z, Set1(-1.388731625493765e-3f));
+  c = Fma(c, z, Set1(4.166664568298827e-2f));
+  c = Fma(c * z, z, Fma(z, Set1(-0.5f), Set1(1.0f)));
+  const VecI q = ToInt(quarters);  // -2 .. 2
+  const VecI is_odd = (q & 1) != 0;
+  const VecF sin_value = is_odd ? c : s;
+  const VecF cos_value = is_odd ? s : c;
+  *sin = AsF(AsU(sin_value) ^ ((VecU)(q & 2) << 30));
+  *cos = AsF(AsU(cos_value) ^ ((VecU)((q + 1) & 2) << 30));
+}
+
 }  // namespace
 }  // namespace pagoda::kernels::cpu

@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/ops/normal.h"
 #include "kernels/ops/require.h"
 
 namespace pagoda::kernels::cpu {
@@ -96,16 +95,21 @@ void PackFrom(Context& context, const PackLinearParams& params) {
 
 template <typename T>
 void FillRows(Context& context, const FillNormalParams& params) {
+  constexpr int64_t kChunk = 1024;
   const LinearWeight& weight = params.weight;
   const int64_t num_panels = (weight.n + kPanelRows - 1) / kPanelRows;
-  context.ParallelFor(num_panels, weight.n * weight.k * 20, [&](int64_t begin, int64_t end, int) {
+  context.ParallelFor(num_panels, weight.n * weight.k * 4, [&](int64_t begin, int64_t end, int) {
+    float normals[kChunk];
     for (int64_t row = begin * kPanelRows; row < std::min(weight.n, end * kPanelRows); ++row) {
       int64_t pair_stride = 0;
       T* to = RowStart<T>(weight, row, &pair_stride);
-      for (int64_t j = 0; j < weight.k; ++j) {
-        const auto index = static_cast<uint64_t>(params.element_offset + row * weight.k + j);
-        to[j / 2 * pair_stride + j % 2] =
-            FromFloat<T>(params.stddev * NormalFromPhilox(params.seed, index));
+      for (int64_t first = 0; first < weight.k; first += kChunk) {
+        const int64_t count = std::min(kChunk, weight.k - first);
+        const auto index = static_cast<uint64_t>(params.element_offset + row * weight.k + first);
+        context.kernels.fill_normal(params.seed, index, count, params.stddev, normals);
+        for (int64_t j = 0; j < count; ++j) {
+          to[(first + j) / 2 * pair_stride + j % 2] = FromFloat<T>(normals[j]);
+        }
       }
     }
   });

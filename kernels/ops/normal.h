@@ -10,9 +10,6 @@ namespace pagoda::kernels {
 // Element `index` of the stream N(0, 1) of `seed`: Box-Muller over Philox-4x32-10 with key = seed
 // and counter = (index / 4, kNormalStream). Words 0 and 1 give elements 0 (cosine) and 1 (sine) of
 // the block, words 2 and 3 elements 2 and 3. Backends agree up to the rounding of log, cos and sin.
-inline constexpr uint64_t kNormalStream =
-    0x6e6f726d616cu;  // apart from the sampler's counters, which are positions
-
 PAGODA_HOST_DEVICE inline float NormalFromPhilox(uint64_t seed, uint64_t index) {
   const PhiloxBlock block = Philox4x32(seed, index / 4, kNormalStream);
   const int pair = static_cast<int>(index % 4) / 2 * 2;

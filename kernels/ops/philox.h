@@ -14,6 +14,9 @@
 
 namespace pagoda::kernels {
 
+// High half of the counter for random weights: apart from the sampler's, which are token ids.
+inline constexpr uint64_t kNormalStream = 0x6e6f726d616cu;
+
 struct PhiloxBlock {
   uint32_t word[4];
 };
