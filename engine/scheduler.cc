@@ -325,7 +325,9 @@ void Scheduler::RetireRow(const ScheduledRow& row) {
 }
 
 void Scheduler::PublishFullBlocks(Sequence* sequence) {
-  const int32_t num_full = sequence->num_confirmed / options_.block_size;
+  // Tokens sampled after a cancellation were computed but never known.
+  const int32_t num_full =
+      std::min(sequence->num_confirmed, sequence->num_known_tokens) / options_.block_size;
   if (sequence->num_published_blocks >= num_full || sequence->is_poisoned) return;
   const BlockTable& table = sequence->tables[0];
   for (; sequence->num_published_blocks < num_full; ++sequence->num_published_blocks) {

@@ -41,7 +41,10 @@ LiveRequest::LiveRequest(Request r, int32_t max_model_len, const Tokenizer* toke
     sequences.emplace_back(this, i, TokenizerFor(request, tokenizer));
   }
   if (ranks_draws) draws.resize(num_sequences);
-  if (wants_prompt_logprobs()) prompt_logprobs.resize(num_prompt_tokens);
+  if (!wants_prompt_logprobs()) return;
+  prompt_logprobs.resize(num_prompt_tokens);
+  for (int32_t i = 0; i < num_prompt_tokens; ++i)
+    prompt_logprobs[i].token.token = request.prompt[i];
 }
 
 }  // namespace pagoda::engine

@@ -112,9 +112,6 @@ void StepApplier::TakePromptLogprobs(const ScheduledStep& step, const StepResult
     if (sequence == nullptr || sequence->state == SequenceState::kEnded) continue;
     LiveRequest* const live = sequence->request;
     if (live->prompt_logprobs.empty()) continue;
-    for (int32_t i = 0; i < live->num_prompt_tokens && live->num_prompt_logprobs_known == 0; ++i) {
-      live->prompt_logprobs[i].token.token = live->request.prompt[i];
-    }
     StorePromptLogprobs(part, live);
   }
 }
@@ -202,6 +199,7 @@ void StepApplier::CompletePrompt(LiveRequest* live, int64_t now_ns) {
   metrics_->prompt_tokens_computed.Add(live->num_prompt_tokens - live->num_cached_tokens);
   metrics_->prefill_seconds.Observe(Seconds(now_ns - live->scheduled_ns));
   for (Sequence& sequence : live->sequences) {
+    if (sequence.state == SequenceState::kEnded) continue;
     if (live->is_prompt_only) {
       EndExhausted(&sequence, now_ns);
     } else if (sequence.state == SequenceState::kIdle) {

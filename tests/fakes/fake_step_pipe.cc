@@ -46,6 +46,8 @@ void FakeStepPipe::Violate(const std::string& what) {
   if (violation_.empty()) violation_ = absl::StrCat("step ", last_step_id_, ": ", what);
 }
 
+uint64_t FakeStepPipe::NextNotFinite() { return ~uint64_t{1} - 2 * num_not_finite_++; }
+
 uint32_t FakeStepPipe::num_live_slots() const {
   uint32_t num_live = 0;
   for (const Slot& slot : slots_) num_live += slot.is_live ? 1 : 0;
@@ -112,6 +114,7 @@ void FakeStepPipe::Append(Slot* slot, uint32_t token) {
   slot->tokens.push_back(token);
   slot->fingerprints.push_back(Fingerprint(before, token));
   slot->is_poisoned |= poisonous_tokens.count(token) > 0;
+  slot->contents.push_back(slot->is_poisoned ? NextNotFinite() : slot->fingerprints.back());
 }
 
 void FakeStepPipe::AddSequence(const internal::v1::NewSequence& sequence) {
@@ -169,13 +172,13 @@ void FakeStepPipe::ComputeRow(uint32_t slot_idx,
     const uint32_t block = slot.table[i / block_size];
     uint64_t& content = contents_[static_cast<size_t>(block) * block_size + i % block_size];
     if (i < slot.num_computed) {
-      if (content != slot.fingerprints[i]) {
+      if (content != slot.contents[i]) {
         return Violate(absl::StrCat("slot ", slot_idx, " reads a foreign position ", i));
       }
     } else if (num_namings_[block] != 1) {
       return Violate(absl::StrCat("write to shared block ", block));
     } else {
-      content = slot.fingerprints[i];
+      content = slot.contents[i];
     }
   }
   for (uint32_t block : slot.table) step->named_blocks.emplace_back(block, slot_idx);

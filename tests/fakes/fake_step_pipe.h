@@ -73,6 +73,9 @@ class FakeStepPipe : public parallel::StepPipe {
     bool is_live = false;
     std::vector<uint32_t> tokens;
     std::vector<uint64_t> fingerprints;  // by token
+    // What the row writes at each position: the fingerprint, or from the first poisonous token on a
+    // value of its own that no other sequence can mistake for what it should read.
+    std::vector<uint64_t> contents;
     uint32_t num_prompt_tokens = 0;
     uint32_t num_computed = 0;
     std::vector<uint32_t> table;
@@ -89,6 +92,7 @@ class FakeStepPipe : public parallel::StepPipe {
   void AddSequence(const internal::v1::NewSequence& sequence);
   void AppendBlocks(const internal::v1::StepPlan& plan);
   void GiveBlock(uint32_t block, uint32_t slot, bool is_fresh);
+  uint64_t NextNotFinite();
   void Append(Slot* slot, uint32_t token);
   void ComputeRow(uint32_t slot_idx, uint32_t num_tokens, bool samples, InFlight* step);
   void Sample(uint32_t slot_idx, internal::v1::StepResult* result);
@@ -104,6 +108,7 @@ class FakeStepPipe : public parallel::StepPipe {
   uint64_t num_steps_ = 0;
   uint64_t num_rows_ = 0;
   uint64_t num_tokens_computed_ = 0;
+  uint64_t num_not_finite_ = 0;
   std::string violation_;
 };
 

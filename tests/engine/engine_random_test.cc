@@ -1,0 +1,257 @@
+// A million steps of the whole engine from a seed: random systems, requests, cancellations,
+// deadlines and faults. The fake worker checks every plan and every position that a row reads; the
+// test checks every request's end and tokens.
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "tests/fakes/engine_harness.h"
+
+namespace pagoda::engine {
+namespace {
+
+constexpr uint32_t kVocab = 50;
+
+class RandomRun {
+ public:
+  explicit RandomRun(uint64_t seed) : random_(seed), harness_(RandomOptions()) {}
+
+  void Run(uint64_t num_steps);
+  uint64_t num_steps() const { return harness_.pipe.num_steps(); }
+  uint64_t num_preemptions() const { return harness_.metrics.preemptions.value(); }
+  uint64_t num_hit_tokens() const { return harness_.metrics.prefix_hit_tokens.value(); }
+  uint64_t num_requests() const { return requests_.size(); }
+
+ private:
+  int32_t Draw(int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random_);
+  }
+  bool OneIn(int32_t n) { return Draw(1, n) == 1; }
+
+  EngineHarness::Options RandomOptions();
+  std::vector<TokenId> RandomPrompt();
+  void SubmitOne();
+  void Act();
+  void CheckGauges();
+  void CheckEnd(const Request& request);
+  void CheckSequence(const Request& request, int32_t index, const CollectedSequence& sequence);
+
+  std::mt19937_64 random_;
+  EngineHarness harness_;
+  std::map<uint64_t, Request> requests_;  // accepted ones
+  std::map<uint64_t, bool> is_cancelled_;
+};
+
+EngineHarness::Options RandomRun::RandomOptions() {
+  EngineHarness::Options options = EngineHarness::DefaultOptions();
+  options.vocab_size = kVocab;
+  options.num_kv_blocks = Draw(4, 40);
+  options.max_model_len = Draw(16, 96);
+  options.config.set_block_size(Draw(1, 8));
+  options.config.set_max_num_seqs(Draw(1, 12));
+  options.config.set_max_num_batched_tokens(Draw(1, 32));
+  options.config.set_max_steps_in_flight(OneIn(3) ? 1 : 2);
+  options.config.set_prefix_caching(!OneIn(3));
+  options.config.set_max_prefill_chunk_tokens(OneIn(2) ? 0 : Draw(1, 8));
+  options.config.set_max_waiting_requests(Draw(1, 20));
+  options.config.set_max_waiting_tokens(Draw(20, 600));
+  if (OneIn(3)) options.config.set_policy(internal::v1::SCHEDULING_POLICY_PRIORITY);
+  return options;
+}
+
+// Few different beginnings, so that prefixes are shared; two salts.
+std::vector<TokenId> RandomRun::RandomPrompt() {
+  const int32_t size = Draw(1, harness_.options.max_model_len + (OneIn(8) ? 4 : 0));
+  const int32_t num_shared = OneIn(2) ? size : Draw(0, size);
+  const TokenId family = Draw(0, 2);
+  std::vector<TokenId> prompt;
+  for (int32_t i = 0; i < size; ++i) {
+    prompt.push_back(i < num_shared ? (family + i) % 7 : Draw(0, kVocab - 1));
+  }
+  return prompt;
+}
+
+void RandomRun::SubmitOne() {
+  Request request = harness_.NewRequest(RandomPrompt(), Draw(0, 24));
+  if (OneIn(6)) request.stop.max_tokens.reset();
+  for (int32_t i = Draw(0, 2); i > 0; --i)
+    request.stop.eos_token_ids.push_back(Draw(0, kVocab - 1));
+  for (int32_t i = Draw(0, 2); i > 0; --i)
+    request.stop.stop_token_ids.push_back(Draw(0, kVocab - 1));
+  request.stop.min_tokens = OneIn(4) ? Draw(0, 6) : 0;
+  request.stop.ignore_eos = OneIn(5);
+  request.n = OneIn(4) ? Draw(2, 4) : 1;
+  request.best_of = request.n + (OneIn(8) ? Draw(1, 2) : 0);
+  request.priority = Draw(-1, 1);
+  if (OneIn(2)) request.cache_salt = "other";
+  if (OneIn(6)) request.sampling.num_logprobs = Draw(0, 2);
+  if (OneIn(8)) request.sampling.num_prompt_logprobs = Draw(0, 2);
+  if (OneIn(10)) request.deadline_ns = harness_.clock.now_ns + Draw(-1, 60) * 1'000'000;
+  const absl::Status status = harness_.Submit(request);
+  if (status.ok()) {
+    requests_[request.key.value()] = request;
+  } else {
+    ASSERT_TRUE(absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status)) << status;
+  }
+}
+
+void RandomRun::Act() {
+  // The engine waits: whoever is live must have a row in flight, or nobody will ever move.
+  ASSERT_TRUE(harness_.pipe.num_in_flight() > 0 || harness_.engine->num_live_requests() == 0)
+      << "no progress";
+  CheckGauges();
+  if (OneIn(3)) SubmitOne();
+  if (OneIn(25) && !requests_.empty()) {
+    auto it = requests_.lower_bound(Draw(1, static_cast<int32_t>(requests_.rbegin()->first)));
+    harness_.engine->Cancel(RequestKey(it->first));
+    is_cancelled_[it->first] = true;
+  }
+}
+
+void RandomRun::CheckGauges() {
+  const EngineMetrics& m = harness_.metrics;
+  ASSERT_EQ(m.kv_blocks_used.value() + m.kv_blocks_cached.value() + m.kv_blocks_free.value(),
+            m.kv_blocks_total.value());
+  ASSERT_LE(m.requests_running.value(), harness_.options.config.max_num_seqs());
+}
+
+void RandomRun::Run(uint64_t num_steps) {
+  const bool ends_by_fault = OneIn(10);
+  if (OneIn(6)) harness_.pipe.poisonous_tokens = {static_cast<uint32_t>(Draw(7, kVocab - 1))};
+  const absl::Status status = harness_.RunToEnd(
+      [&](int) {
+        if (::testing::Test::HasFatalFailure()) harness_.engine->Stop(absl::AbortedError("failed"));
+        if (harness_.pipe.num_steps() < num_steps) {
+          Act();
+        } else if (ends_by_fault && OneIn(8)) {
+          harness_.pipe.fault = absl::UnavailableError("worker is gone");
+        }
+      },
+      static_cast<int>(num_steps) * 4 + 20000);
+  ASSERT_EQ(harness_.pipe.violation(), "");
+  ASSERT_EQ(harness_.sink.violation, "");
+  ASSERT_TRUE(status.ok() || harness_.pipe.fault.has_value()) << status;
+  ASSERT_EQ(harness_.engine->num_live_requests(), 0);
+  if (!harness_.pipe.fault.has_value()) {
+    ASSERT_EQ(harness_.metrics.kv_blocks_used.value(), 0);
+  }
+  for (const auto& [key, request] : requests_) CheckEnd(request);
+  ASSERT_EQ(harness_.sink.requests.size(), requests_.size());
+  uint64_t num_finished = 0;
+  for (const MetricCounter& count : harness_.metrics.requests_finished)
+    num_finished += count.value();
+  ASSERT_EQ(num_finished, requests_.size());
+}
+
+void RandomRun::CheckEnd(const Request& request) {
+  const CollectedRequest& collected = harness_.sink.requests[request.key.value()];
+  ASSERT_TRUE(collected.has_ended);
+  ASSERT_EQ(collected.sequences.size(), static_cast<size_t>(request.n));
+  ASSERT_EQ(collected.started->num_prompt_tokens, static_cast<int32_t>(request.prompt.size()));
+  ASSERT_LT(collected.started->num_cached_tokens, static_cast<int32_t>(request.prompt.size()));
+  if (request.best_of > request.n) return;
+  for (const auto& [index, sequence] : collected.sequences) {
+    CheckSequence(request, index, sequence);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+void RandomRun::CheckSequence(const Request& request,
+                              int32_t index,
+                              const CollectedSequence& sequence) {
+  const SequenceFinished& finished = *sequence.finished;
+  const StopParams& stop = request.stop;
+  const auto is_in = [](const std::vector<TokenId>& ids, TokenId id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  const int32_t num_prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  const int32_t limit = std::min(stop.max_tokens.value_or(kVocab * 1000),
+                                 harness_.options.max_model_len - num_prompt_tokens);
+  const std::vector<TokenId> expected = harness_.ExpectedTokens(request, index, limit);
+  const int32_t num_tokens = static_cast<int32_t>(sequence.tokens.size());
+  ASSERT_EQ(finished.num_completion_tokens, num_tokens);
+  ASSERT_LE(num_tokens, limit);
+  FinishReason reason = FinishReason::kLength;
+  int32_t end = 0;
+  for (; end < limit; ++end) {
+    if (end + 1 <= stop.min_tokens) continue;
+    if (!stop.ignore_eos && is_in(stop.eos_token_ids, expected[end])) {
+      reason = FinishReason::kStop;
+      break;
+    }
+    if (is_in(stop.stop_token_ids, expected[end])) {
+      reason = FinishReason::kStopSequence;
+      break;
+    }
+  }
+  const int32_t num_expected = std::min(limit, end + 1);
+  ASSERT_TRUE(std::equal(sequence.tokens.begin(), sequence.tokens.end(), expected.begin()))
+      << "request " << request.key.value() << " index " << index;
+  if (finished.status.ok()) {
+    // The pool may end it earlier, with length.
+    const bool is_cut_by_pool =
+        finished.reason == FinishReason::kLength && num_tokens < num_expected;
+    if (is_cut_by_pool) {
+      const int32_t num_pool_tokens = harness_.options.num_kv_blocks *
+                                      static_cast<int32_t>(harness_.options.config.block_size());
+      ASSERT_GT(num_prompt_tokens + num_tokens, num_pool_tokens);
+    } else {
+      ASSERT_EQ(num_tokens, num_expected);
+      ASSERT_EQ(finished.reason, reason);
+    }
+  } else {
+    ASSERT_LE(num_tokens, num_expected);
+    if (finished.reason == FinishReason::kCancelled) {
+      ASSERT_TRUE(is_cancelled_[request.key.value()]);
+      ASSERT_TRUE(absl::IsCancelled(finished.status));
+    } else if (finished.reason == FinishReason::kDeadline) {
+      ASSERT_TRUE(request.deadline_ns.has_value());
+      ASSERT_TRUE(absl::IsDeadlineExceeded(finished.status));
+    } else {
+      ASSERT_EQ(finished.reason, FinishReason::kError);
+      if (absl::IsInternal(finished.status) && !harness_.pipe.poisonous_tokens.empty()) return;
+      ASSERT_TRUE(absl::IsUnavailable(finished.status)) << finished.status;
+      ASSERT_TRUE(harness_.pipe.fault.has_value()) << finished.status;
+    }
+  }
+  ASSERT_EQ(sequence.logprobs.size(), request.sampling.num_logprobs.has_value() ? num_tokens : 0);
+  if (index > 0 || !request.sampling.num_prompt_logprobs.has_value()) {
+    ASSERT_TRUE(sequence.prompt_logprobs.empty());
+  } else if (num_tokens > 0 || finished.status.ok()) {
+    const std::vector<uint32_t> prompt(request.prompt.begin(), request.prompt.end());
+    ASSERT_EQ(sequence.prompt_logprobs.size(), prompt.size());
+    ASSERT_EQ(sequence.prompt_logprobs[0].rank, 0);
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      ASSERT_EQ(sequence.prompt_logprobs[i].token.token, request.prompt[i]);
+      if (i == 0) continue;
+      ASSERT_EQ(sequence.prompt_logprobs[i].token.logprob,
+                FakeStepPipe::Logprob(prompt, i, prompt[i]));
+    }
+  }
+}
+
+TEST(EngineRandomTest, MillionStepsFromASeed) {
+  constexpr uint64_t kNumSteps = 1'000'000;
+  constexpr uint64_t kStepsPerRun = 1000;
+  uint64_t num_steps = 0, num_preemptions = 0, num_hit_tokens = 0, num_requests = 0;
+  for (uint64_t seed = 1; num_steps < kNumSteps; ++seed) {
+    RandomRun run(seed);
+    run.Run(kStepsPerRun);
+    ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
+    num_steps += run.num_steps();
+    num_preemptions += run.num_preemptions();
+    num_hit_tokens += run.num_hit_tokens();
+    num_requests += run.num_requests();
+  }
+  // The runs did reach what they are for.
+  EXPECT_GT(num_preemptions, num_steps / 1000);
+  EXPECT_GT(num_hit_tokens, num_steps / 10);
+  EXPECT_GT(num_requests, num_steps / 10);
+  RecordProperty("preemptions", static_cast<int>(num_preemptions));
+  RecordProperty("requests", static_cast<int>(num_requests));
+}
+
+}  // namespace
+}  // namespace pagoda::engine
