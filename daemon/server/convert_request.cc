@@ -197,7 +197,7 @@ void ResolveOutput(const v1::OutputOptions& in,
   } else if (best_of > n && origin.stream) {
     checker->Fail("output.best_of",
                   "must equal output.n in a stream, where nothing can be taken back");
-  } else {
+  } else if (in.has_best_of()) {
     checker->CheckInt("output.best_of", best_of, 1, model.limits.max_n());
   }
   out->n = static_cast<int32_t>(n);
