@@ -1,10 +1,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/model/config_fields.h"
+#include "engine/model/forward_pass.h"
 #include "engine/model/model_config.h"
+#include "engine/model/weight_table.h"
 
 namespace pagoda::engine {
 
@@ -14,6 +18,10 @@ struct Architecture {
   absl::string_view name;
   // Reads the fields that not every architecture has; the common ones are in `config` already.
   void (*read_config)(ConfigFields& fields, ModelConfig& config);
+  // The tensors of the whole model.
+  std::vector<WeightSpec> (*weights)(const ModelConfig& config);
+  // From tokens to the residual stream after the last layer.
+  absl::Status (*run_layers)(const ForwardPass& pass);
 };
 
 // Null when there is none of that name.

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/model/model_runner.h"
 #include "engine/model/sim_executor.h"
 
 namespace pagoda::engine {
@@ -10,6 +11,7 @@ absl::StatusOr<std::unique_ptr<parallel::StepExecutor>> MakeStepExecutor(
     const internal::v1::OpenWorker& open) {
   const std::string& device = open.config().worker().device();
   if (device == "sim") return std::make_unique<SimExecutor>();
+  if (device == "cpu" || device == "cuda") return std::make_unique<ModelRunner>();
   return absl::InvalidArgumentError(
       absl::StrCat("worker.device is \"", device, "\"; expected \"cpu\", \"cuda\" or \"sim\""));
 }

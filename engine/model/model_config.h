@@ -63,6 +63,13 @@ struct GenerationConfig {
 
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(absl::string_view model_dir);
 
+// The type that weights and KV cache get: `dtype` ("auto" or a name of dtype.h) for a model on a
+// backend. "auto" is the checkpoint's type; on cpu, which has no float16, float32 instead of that.
+// INVALID_ARGUMENT naming an unknown one.
+absl::StatusOr<DType> ResolveDType(absl::string_view dtype,
+                                   const ModelConfig& config,
+                                   absl::string_view device);
+
 // Bytes of weights, by dtype, that the model takes on its device (each matrix once); a pure
 // function.
 uint64_t WeightBytes(const ModelConfig& config, DType dtype);

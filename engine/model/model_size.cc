@@ -1,4 +1,4 @@
-// Sizes that follow from a ModelConfig: pure functions of model_config.h.
+// Types and sizes that follow from a ModelConfig: pure functions of model_config.h.
 #include "engine/model/model_config.h"
 
 namespace pagoda::engine {
@@ -27,6 +27,15 @@ ParameterCounts CountParameters(const ModelConfig& config) {
 }
 
 }  // namespace
+
+absl::StatusOr<DType> ResolveDType(absl::string_view dtype,
+                                   const ModelConfig& config,
+                                   absl::string_view device) {
+  if (dtype == "auto") {
+    return config.dtype == DType::kFloat16 && device == "cpu" ? DType::kFloat32 : config.dtype;
+  }
+  return ParseDType(dtype);
+}
 
 uint64_t WeightBytes(const ModelConfig& config, DType dtype) {
   const ParameterCounts counts = CountParameters(config);

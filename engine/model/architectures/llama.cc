@@ -1,5 +1,8 @@
 #include "engine/model/architectures/llama.h"
 
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+
 namespace pagoda::engine {
 namespace {
 
@@ -15,9 +18,32 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 }  // namespace
 
+std::vector<WeightSpec> LlamaWeights(const ModelConfig& config) {
+  std::vector<WeightSpec> specs;
+  AddEmbeddingWeights(config, specs);
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+    AddAttentionWeights(config, layer, prefix, specs);
+    AddGatedMlpWeights(config, layer, prefix, specs);
+  }
+  AddHeadWeights(config, specs);
+  return specs;
+}
+
+absl::Status RunLlamaLayers(const ForwardPass& pass) {
+  PAGODA_RETURN_IF_ERROR(EmbedTokens(pass));
+  for (int32_t layer = 0; layer < pass.model->num_layers; ++layer) {
+    PAGODA_RETURN_IF_ERROR(AttentionBlock(pass, layer));
+    PAGODA_RETURN_IF_ERROR(GatedMlpBlock(pass, layer));
+  }
+  return absl::OkStatus();
+}
+
 const Architecture kLlamaForCausalLM = {
     .name = "LlamaForCausalLM",
     .read_config = ReadConfig,
+    .weights = LlamaWeights,
+    .run_layers = RunLlamaLayers,
 };
 
 }  // namespace pagoda::engine

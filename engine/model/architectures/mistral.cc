@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "engine/model/architectures/llama.h"
+
 namespace pagoda::engine {
 namespace {
 
@@ -33,6 +35,9 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 const Architecture kMistralForCausalLM = {
     .name = "MistralForCausalLM",
     .read_config = ReadConfig,
+    // The window is a setting of attention; all else is Llama's.
+    .weights = LlamaWeights,
+    .run_layers = RunLlamaLayers,
 };
 
 }  // namespace pagoda::engine

@@ -1,0 +1,63 @@
+#include "engine/model/activations.h"
+
+#include <algorithm>
+
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine {
+namespace {
+
+constexpr size_t kAlignmentBytes = 256;
+// A 64-byte vector of float32.
+constexpr int32_t kLogitsAlignment = 16;
+// Bound of one chunk of logits: 512 sequences of a vocabulary of 128k, and far more than one chunk
+// of a prompt needs to keep a device busy.
+constexpr size_t kMaxLogitsBytes = size_t{256} << 20;
+// Few sequences still get chunks that are worth a product.
+constexpr int32_t kMinLogitRows = 16;
+
+}  // namespace
+
+ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limits, DType dtype) {
+  const int32_t q_width = model.num_heads * model.head_dim;
+  const int32_t qkv_width = q_width + 2 * model.num_kv_heads * model.head_dim;
+  ActivationPlan plan;
+  plan.max_tokens = limits.max_step_tokens;
+  plan.logits_stride =
+      (model.vocab_size + kLogitsAlignment - 1) / kLogitsAlignment * kLogitsAlignment;
+  const size_t logits_row_bytes = static_cast<size_t>(plan.logits_stride) * sizeof(float);
+  const int32_t wanted_rows =
+      std::min(std::max(limits.num_slots, kMinLogitRows), limits.max_step_tokens);
+  plan.max_logit_rows = static_cast<int32_t>(
+      std::clamp<size_t>(kMaxLogitsBytes / logits_row_bytes, 1, static_cast<size_t>(wanted_rows)));
+
+  const auto place = [&plan](size_t rows, size_t row_bytes) {
+    const size_t offset = plan.total_bytes;
+    plan.total_bytes +=
+        (rows * row_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    return offset;
+  };
+  const size_t element = DTypeBytes(dtype);
+  const size_t tokens = static_cast<size_t>(plan.max_tokens);
+  const size_t logit_rows = static_cast<size_t>(plan.max_logit_rows);
+  const size_t hidden_bytes = static_cast<size_t>(model.hidden_size) * element;
+  plan.hidden_offset = place(tokens, hidden_bytes);
+  plan.normed_offset = place(tokens, hidden_bytes);
+  plan.wide_offset = place(
+      tokens, static_cast<size_t>(std::max(qkv_width, 2 * model.intermediate_size)) * element);
+  plan.inner_offset =
+      place(tokens, static_cast<size_t>(std::max(q_width, model.intermediate_size)) * element);
+  plan.logit_hidden_offset = place(logit_rows, hidden_bytes);
+  plan.logits_offset = place(logit_rows, logits_row_bytes);
+  return plan;
+}
+
+absl::StatusOr<Activations> Activations::Allocate(kernels::Backend& backend,
+                                                  const ActivationPlan& plan) {
+  Activations activations;
+  activations.plan_ = plan;
+  PAGODA_ASSIGN_OR_RETURN(activations.buffer_, backend.Allocate(plan.total_bytes, "activations"));
+  return activations;
+}
+
+}  // namespace pagoda::engine

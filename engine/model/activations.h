@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_config.h"
+#include "engine/model/slot_table.h"
+#include "kernels/backend.h"
+#include "kernels/base/dtype.h"
+
+namespace pagoda::engine {
+
+// Where everything that a forward pass computes lies within one arena, in bytes from its start. A
+// layer needs four arrays: the residual stream, its norm, one for what the wide products give (q, k
+// and v; gate and up), and one for what is made of that (the attention's output; the gated
+// activation).
+struct ActivationPlan {
+  int32_t max_tokens = 0;
+  int32_t max_logit_rows = 0;
+  int32_t logits_stride = 0;  // elements; rows stay aligned
+
+  size_t hidden_offset = 0;
+  size_t normed_offset = 0;
+  size_t wide_offset = 0;
+  size_t inner_offset = 0;
+  size_t logit_hidden_offset = 0;
+  size_t logits_offset = 0;
+  size_t total_bytes = 0;
+};
+
+// A step computes logits in chunks of at most max_logit_rows rows, enough for every sequence to
+// sample at once unless the vocabulary makes that too large; prompt log-probabilities take as many
+// chunks as they need. Pure.
+ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limits, DType dtype);
+
+// The arena.
+class Activations {
+ public:
+  static absl::StatusOr<Activations> Allocate(kernels::Backend& backend,
+                                              const ActivationPlan& plan);
+
+  void* hidden() const { return At(plan_.hidden_offset); }
+  void* normed() const { return At(plan_.normed_offset); }
+  void* wide() const { return At(plan_.wide_offset); }
+  void* inner() const { return At(plan_.inner_offset); }
+  void* logit_hidden() const { return At(plan_.logit_hidden_offset); }
+  float* logits() const { return static_cast<float*>(At(plan_.logits_offset)); }
+  const ActivationPlan& plan() const { return plan_; }
+
+ private:
+  void* At(size_t offset) const { return buffer_.as<char>() + offset; }
+
+  ActivationPlan plan_;
+  kernels::Buffer buffer_;
+};
+
+}  // namespace pagoda::engine

@@ -1,0 +1,198 @@
+#include "engine/model/batch_inputs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine {
+namespace {
+
+constexpr size_t kAlignmentBytes = 256;
+constexpr int32_t kNoRow = -1;
+
+// Hands out consecutive aligned arrays; with a null base it only counts.
+class Layout {
+ public:
+  explicit Layout(char* base) : base_(base) {}
+
+  int32_t* Array(size_t count) {
+    int32_t* const array =
+        base_ == nullptr ? nullptr : reinterpret_cast<int32_t*>(base_ + size_bytes_);
+    size_bytes_ +=
+        (count * sizeof(int32_t) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    return array;
+  }
+  size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  char* base_;
+  size_t size_bytes_ = 0;
+};
+
+}  // namespace
+
+size_t BatchInputs::Lay(const StepLimits& limits, bool on_device, char* base, Arrays* arrays) {
+  const size_t tokens = static_cast<size_t>(limits.max_step_tokens);
+  const size_t seqs = static_cast<size_t>(limits.num_slots);
+  Layout layout(base);
+  arrays->host_tokens = layout.Array(tokens);
+  arrays->source_slots = layout.Array(tokens);
+  arrays->positions = layout.Array(tokens);
+  arrays->kv_slots = layout.Array(tokens);
+  arrays->row_offsets = layout.Array(seqs + 1);
+  arrays->context_lens = layout.Array(seqs);
+  // On the host: the ids that a step copies, at most whole tables.
+  arrays->block_tables = layout.Array(seqs * static_cast<size_t>(limits.max_blocks_per_sequence()));
+  if (on_device) {
+    arrays->tokens = layout.Array(tokens);
+    arrays->last_tokens = layout.Array(seqs);
+  }
+  return layout.size_bytes();
+}
+
+absl::StatusOr<BatchInputs> BatchInputs::Allocate(kernels::Backend& backend,
+                                                  const StepLimits& limits,
+                                                  int num_sets) {
+  BatchInputs inputs;
+  inputs.limits_ = limits;
+  const size_t device_bytes = Lay(limits, /*on_device=*/true, nullptr, &inputs.device_);
+  PAGODA_ASSIGN_OR_RETURN(inputs.device_memory_, backend.Allocate(device_bytes, "batch inputs"));
+  Lay(limits, /*on_device=*/true, inputs.device_memory_.as<char>(), &inputs.device_);
+  const size_t host_bytes = Lay(limits, /*on_device=*/false, nullptr, &inputs.host_);
+  for (int i = 0; i < num_sets; ++i) {
+    PAGODA_ASSIGN_OR_RETURN(kernels::Buffer memory,
+                            backend.AllocateHost(host_bytes, "staging of batch inputs"));
+    Lay(limits, /*on_device=*/false, memory.as<char>(), &inputs.host_sets_.emplace_back());
+    inputs.host_memory_.push_back(std::move(memory));
+  }
+  const size_t num_slots = static_cast<size_t>(limits.num_slots);
+  inputs.table_rows_.resize(num_slots);
+  inputs.table_row_of_slot_.assign(num_slots, kNoRow);
+  return inputs;
+}
+
+// A sequence stays where its block table is; the rest fill the gaps in plan order.
+void BatchInputs::ChooseOrder(absl::Span<const StepRow> rows, const SlotTable& slots) {
+  const int32_t num_seqs = static_cast<int32_t>(rows.size());
+  row_at_seq_.assign(rows.size(), kNoRow);
+  const auto place_of = [&](const StepRow& row) {
+    const int32_t place = table_row_of_slot_[static_cast<size_t>(row.slot)];
+    if (place == kNoRow || place >= num_seqs) return kNoRow;
+    const TableRow& held = table_rows_[static_cast<size_t>(place)];
+    const bool is_its_own =
+        held.slot == row.slot && held.generation == slots.slot(row.slot).generation;
+    return is_its_own ? place : kNoRow;
+  };
+  for (int32_t i = 0; i < num_seqs; ++i) {
+    const int32_t place = place_of(rows[static_cast<size_t>(i)]);
+    if (place != kNoRow) row_at_seq_[static_cast<size_t>(place)] = i;
+  }
+  size_t gap = 0;
+  for (int32_t i = 0; i < num_seqs; ++i) {
+    if (place_of(rows[static_cast<size_t>(i)]) != kNoRow) continue;
+    while (row_at_seq_[gap] != kNoRow) ++gap;
+    row_at_seq_[gap] = i;
+  }
+}
+
+absl::Status BatchInputs::FillSequence(const StepRow& row, const SlotState& slot, int32_t seq_idx) {
+  const int32_t first = host_.row_offsets[seq_idx];
+  const int32_t num_known = static_cast<int32_t>(slot.tokens.size());
+  // The device keeps one token a slot, the last that it sampled.
+  const int32_t last_sampled = slot.num_tokens - 1 - (row.samples ? 1 : 0);
+  for (int32_t i = 0; i < row.num_tokens; ++i) {
+    const int32_t position = row.first_position + i;
+    const int32_t block = slot.blocks[static_cast<size_t>(position / limits_.block_size)];
+    const bool is_known = position < num_known;
+    if (!is_known && position != last_sampled) {
+      return absl::InternalError(absl::StrCat("slot ",
+                                              row.slot,
+                                              " computes position ",
+                                              position,
+                                              "; the tokens before ",
+                                              num_known,
+                                              " and the last sampled one are known"));
+    }
+    host_.positions[first + i] = position;
+    host_.kv_slots[first + i] = block * limits_.block_size + position % limits_.block_size;
+    host_.host_tokens[first + i] = is_known ? slot.tokens[static_cast<size_t>(position)] : 0;
+    host_.source_slots[first + i] = is_known ? -1 : row.slot;
+  }
+  host_.row_offsets[seq_idx + 1] = first + row.num_tokens;
+  host_.context_lens[seq_idx] = row.end_position();
+  return absl::OkStatus();
+}
+
+absl::Status BatchInputs::UpdateTable(kernels::Backend& backend,
+                                      const StepRow& row,
+                                      const SlotState& slot,
+                                      size_t seq_idx) {
+  TableRow& held = table_rows_[seq_idx];
+  if (held.slot != row.slot || held.generation != slot.generation) {
+    held = {.slot = row.slot, .generation = slot.generation, .num_blocks = 0};
+  }
+  table_row_of_slot_[static_cast<size_t>(row.slot)] = static_cast<int32_t>(seq_idx);
+  const size_t num_new = slot.blocks.size() - held.num_blocks;
+  if (num_new == 0) return absl::OkStatus();
+  int32_t* const staged = host_.block_tables + num_staged_blocks_;
+  std::copy(slot.blocks.end() - static_cast<int64_t>(num_new), slot.blocks.end(), staged);
+  num_staged_blocks_ += num_new;
+  int32_t* const to = device_.block_tables +
+                      seq_idx * static_cast<size_t>(limits_.max_blocks_per_sequence()) +
+                      held.num_blocks;
+  held.num_blocks = slot.blocks.size();
+  return backend.CopyToDevice(to, staged, num_new * sizeof(int32_t));
+}
+
+absl::Status BatchInputs::CopyArrays(kernels::Backend& backend) {
+  const auto copy = [&backend](int32_t* device, const int32_t* host, int32_t count) {
+    return backend.CopyToDevice(device, host, static_cast<size_t>(count) * sizeof(int32_t));
+  };
+  PAGODA_RETURN_IF_ERROR(copy(device_.host_tokens, host_.host_tokens, batch_.num_rows));
+  PAGODA_RETURN_IF_ERROR(copy(device_.source_slots, host_.source_slots, batch_.num_rows));
+  PAGODA_RETURN_IF_ERROR(copy(device_.positions, host_.positions, batch_.num_rows));
+  PAGODA_RETURN_IF_ERROR(copy(device_.kv_slots, host_.kv_slots, batch_.num_rows));
+  PAGODA_RETURN_IF_ERROR(copy(device_.row_offsets, host_.row_offsets, batch_.num_seqs + 1));
+  return copy(device_.context_lens, host_.context_lens, batch_.num_seqs);
+}
+
+absl::Status BatchInputs::Build(kernels::Backend& backend,
+                                absl::Span<const StepRow> rows,
+                                const SlotTable& slots,
+                                int set_idx) {
+  PAGODA_CHECK(!rows.empty() && rows.size() <= table_rows_.size());
+  host_ = host_sets_[static_cast<size_t>(set_idx)];
+  num_staged_blocks_ = 0;
+  ChooseOrder(rows, slots);
+  first_batch_rows_.resize(rows.size());
+  host_.row_offsets[0] = 0;
+  for (size_t seq_idx = 0; seq_idx < rows.size(); ++seq_idx) {
+    const size_t row_idx = static_cast<size_t>(row_at_seq_[seq_idx]);
+    const StepRow& row = rows[row_idx];
+    first_batch_rows_[row_idx] = host_.row_offsets[seq_idx];
+    PAGODA_RETURN_IF_ERROR(FillSequence(row, slots.slot(row.slot), static_cast<int32_t>(seq_idx)));
+    PAGODA_RETURN_IF_ERROR(UpdateTable(backend, row, slots.slot(row.slot), seq_idx));
+  }
+  batch_ = {.num_seqs = static_cast<int32_t>(rows.size()),
+            .num_rows = host_.row_offsets[rows.size()],
+            .row_offsets = device_.row_offsets,
+            .context_lens = device_.context_lens,
+            .block_tables = device_.block_tables,
+            .block_table_stride = limits_.max_blocks_per_sequence(),
+            .positions = device_.positions,
+            .kv_slots = device_.kv_slots,
+            .host_row_offsets = host_.row_offsets,
+            .host_context_lens = host_.context_lens};
+  PAGODA_RETURN_IF_ERROR(CopyArrays(backend));
+  return backend.ResolveTokens({.host_tokens = device_.host_tokens,
+                                .source_slots = device_.source_slots,
+                                .last_tokens = device_.last_tokens,
+                                .tokens = device_.tokens,
+                                .rows = batch_.num_rows,
+                                .num_slots = limits_.num_slots});
+}
+
+}  // namespace pagoda::engine

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "engine/model/slot_table.h"
+#include "kernels/backend.h"
+
+namespace pagoda::engine {
+
+// What the layers of a step read beside weights: tokens, positions, places in the KV pool, block
+// tables. The device's arrays have fixed addresses and capacities.
+//
+// A step costs what it changes. Block tables stay on the device from step to step: a sequence keeps
+// its row of the table while it runs (so the order of sequences in a batch is this class's, not the
+// plan's), and only new block ids are copied. Thread-compatible.
+class BatchInputs {
+ public:
+  // `num_sets`: steps whose host memory may be in use at once.
+  static absl::StatusOr<BatchInputs> Allocate(kernels::Backend& backend,
+                                              const StepLimits& limits,
+                                              int num_sets);
+
+  // Lays out `rows` and enqueues the copies and the choice of tokens that are still on the device.
+  // REQUIRES: the step that used `set_idx` before has ended; rows is not empty.
+  absl::Status Build(kernels::Backend& backend,
+                     absl::Span<const StepRow> rows,
+                     const SlotTable& slots,
+                     int set_idx);
+
+  // ---- Of the last Build.
+  const kernels::AttentionBatch& batch() const { return batch_; }
+  // [num_rows] on the device.
+  const int32_t* tokens() const { return device_.tokens; }
+  // Batch row of the first token of rows[row_idx].
+  int32_t first_batch_row(size_t row_idx) const { return first_batch_rows_[row_idx]; }
+
+  // [num_slots] on the device: what each slot sampled last.
+  int32_t* last_tokens() const { return device_.last_tokens; }
+
+ private:
+  // One step's arrays, on the host or on the device.
+  struct Arrays {
+    int32_t* host_tokens = nullptr;
+    int32_t* source_slots = nullptr;
+    int32_t* positions = nullptr;
+    int32_t* kv_slots = nullptr;
+    int32_t* row_offsets = nullptr;
+    int32_t* context_lens = nullptr;
+    int32_t* block_tables = nullptr;
+    int32_t* tokens = nullptr;       // device only
+    int32_t* last_tokens = nullptr;  // device only
+  };
+  // What a row of the device's block table holds.
+  struct TableRow {
+    int32_t slot = -1;
+    uint64_t generation = 0;
+    size_t num_blocks = 0;
+  };
+
+  static size_t Lay(const StepLimits& limits, bool on_device, char* base, Arrays* arrays);
+  void ChooseOrder(absl::Span<const StepRow> rows, const SlotTable& slots);
+  absl::Status FillSequence(const StepRow& row, const SlotState& slot, int32_t seq_idx);
+  absl::Status UpdateTable(kernels::Backend& backend,
+                           const StepRow& row,
+                           const SlotState& slot,
+                           size_t seq_idx);
+  absl::Status CopyArrays(kernels::Backend& backend);
+
+  StepLimits limits_;
+  kernels::Buffer device_memory_;
+  std::vector<kernels::Buffer> host_memory_;
+  Arrays device_;
+  std::vector<Arrays> host_sets_;
+
+  std::vector<TableRow> table_rows_;
+  std::vector<int32_t> table_row_of_slot_;  // where the slot's table is, if table_rows_ agrees
+  std::vector<int32_t> row_at_seq_;         // plan row at each place of the batch
+  std::vector<int32_t> first_batch_rows_;
+  Arrays host_;  // the set of the current Build
+  size_t num_staged_blocks_ = 0;
+  kernels::AttentionBatch batch_;
+};
+
+}  // namespace pagoda::engine

@@ -1,0 +1,369 @@
+#include "engine/model/model_runner.h"
+
+#include <algorithm>
+#include <unistd.h>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/model/checkpoint.h"
+#include "engine/model/step_limits.h"
+#include "engine/model/weight_loader.h"
+#include "kernels/base/check.h"
+#include "kernels/base/log.h"
+#include "kernels/base/status_macros.h"
+#include "pagoda_version.h"
+
+namespace pagoda::engine {
+namespace {
+
+using internal::v1::StepPlan;
+using internal::v1::StepResult;
+
+// Progress is told at most so often: a message for every tensor would be noise.
+constexpr int64_t kProgressPeriodNs = 100'000'000;
+
+double SecondsSince(const Clock& clock, int64_t start_ns) {
+  return static_cast<double>(clock.NowNs() - start_ns) * 1e-9;
+}
+
+void AddTop(const SampledChunk& sampled,
+            size_t row,
+            int32_t count,
+            google::protobuf::RepeatedField<uint32_t>* ids,
+            google::protobuf::RepeatedField<float>* logprobs) {
+  const size_t begin = row * static_cast<size_t>(sampled.max_top);
+  for (size_t i = begin; i < begin + static_cast<size_t>(std::max(count, 0)); ++i) {
+    ids->Add(static_cast<uint32_t>(sampled.top_ids[i]));
+    logprobs->Add(sampled.top_logprobs[i]);
+  }
+}
+
+void AddTokenLogprobs(const SampledChunk& sampled,
+                      size_t i,
+                      const LogitRow& row,
+                      StepResult& result) {
+  internal::v1::TokenLogprobs& logprobs = *result.add_logprobs();
+  logprobs.set_slot(static_cast<uint32_t>(row.slot));
+  logprobs.set_logprob(sampled.logprobs[i]);
+  logprobs.set_rank(static_cast<uint32_t>(sampled.ranks[i]));
+  AddTop(sampled, i, row.num_logprobs, logprobs.mutable_top_ids(), logprobs.mutable_top_logprobs());
+}
+
+// Rows of one prompt follow one another, so the message of the row before is the one to extend.
+void AddPromptLogprobs(const SampledChunk& sampled,
+                       size_t i,
+                       const LogitRow& row,
+                       StepResult& result) {
+  auto& messages = *result.mutable_prompt_logprobs();
+  if (messages.empty() || messages.rbegin()->slot() != static_cast<uint32_t>(row.slot)) {
+    internal::v1::PromptLogprobs& started = *messages.Add();
+    started.set_slot(static_cast<uint32_t>(row.slot));
+    started.set_first_position(static_cast<uint32_t>(row.position));
+    started.set_num_top(static_cast<uint32_t>(std::max(row.num_logprobs, 0)));
+  }
+  internal::v1::PromptLogprobs& logprobs = *messages.rbegin();
+  logprobs.add_logprobs(sampled.logprobs[i]);
+  logprobs.add_ranks(static_cast<uint32_t>(sampled.ranks[i]));
+  AddTop(sampled, i, row.num_logprobs, logprobs.mutable_top_ids(), logprobs.mutable_top_logprobs());
+}
+
+void AddFailedSlot(int32_t slot, StepResult& result) {
+  const auto& failed = result.failed_slots();
+  if (std::find(failed.begin(), failed.end(), static_cast<uint32_t>(slot)) == failed.end()) {
+    result.add_failed_slots(static_cast<uint32_t>(slot));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<internal::v1::WorkerHello> ModelRunner::Open(const internal::v1::OpenWorker& open) {
+  open_ = open;
+  if (open.tensor_ranks() > 1 || open.stage() != 0) {
+    return absl::UnimplementedError(absl::StrCat(
+        "a model over ", open.tensor_ranks(), " tensor ranks is not supported; expected 1"));
+  }
+  const internal::v1::WorkerConfig& worker = open.config().worker();
+  PAGODA_ASSIGN_OR_RETURN(
+      backend_,
+      kernels::OpenBackend(worker.device(),
+                           {.device_index = static_cast<int>(worker.device_index()),
+                            .cpu_threads = static_cast<int>(worker.cpu_threads()),
+                            .cpu_isa = worker.cpu_isa(),
+                            .backend_dir = worker.backend_dir()}));
+  PAGODA_ASSIGN_OR_RETURN(const kernels::DeviceInfo info, backend_->Info());
+  internal::v1::WorkerHello hello;
+  hello.set_version(PAGODA_VERSION);
+  hello.set_pid(getpid());
+  hello.set_device(worker.device());
+  hello.set_device_name(info.name);
+  hello.set_total_memory_bytes(info.total_memory_bytes);
+  hello.set_free_memory_bytes(info.free_memory_bytes);
+  return hello;
+}
+
+absl::Status ModelRunner::LoadModelWeights(const ProgressFn& progress) {
+  const internal::v1::ModelConfig& config = open_.config().model();
+  PAGODA_ASSIGN_OR_RETURN(const DType dtype,
+                          ResolveDType(config.dtype(), model_, backend_->name()));
+  PAGODA_ASSIGN_OR_RETURN(activation_dtype_, backend_->ActivationDType(dtype));
+  const std::vector<WeightSpec> specs = architecture_->weights(model_);
+  PAGODA_ASSIGN_OR_RETURN(std::vector<WeightPlan> plans,
+                          PlanWeights(specs, {.end_layer = model_.num_layers}));
+  if (config.load_format() == internal::v1::LOAD_FORMAT_DUMMY) {
+    PAGODA_ASSIGN_OR_RETURN(weights_, Weights::Allocate(*backend_, std::move(plans), dtype));
+    return FillDummyWeights(*backend_, config.dummy_seed(), weights_);
+  }
+  // Everything that can be wrong with the files is found before memory is taken.
+  PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
+                          OpenModelCheckpoint(config.path(), model_));
+  PAGODA_ASSIGN_OR_RETURN(weights_, Weights::Allocate(*backend_, std::move(plans), dtype));
+  int64_t last_told_ns = 0;
+  const auto tell = [&](uint64_t bytes_done, uint64_t bytes_total) {
+    const int64_t now_ns = clock_->NowNs();
+    if (!progress || (bytes_done < bytes_total && now_ns - last_told_ns < kProgressPeriodNs)) {
+      return;
+    }
+    last_told_ns = now_ns;
+    internal::v1::LoadProgress message;
+    message.set_phase("weights");
+    message.set_bytes_done(bytes_done);
+    message.set_bytes_total(bytes_total);
+    progress(message);
+  };
+  return LoadWeights(*backend_, *checkpoint, weights_, tell);
+}
+
+absl::StatusOr<internal::v1::ModelReady> ModelRunner::Load(const internal::v1::LoadModel& load,
+                                                           const ProgressFn& progress) {
+  PAGODA_CHECK(backend_ != nullptr);
+  const int64_t start_ns = clock_->NowNs();
+  PAGODA_ASSIGN_OR_RETURN(model_, LoadModelConfig(open_.config().model().path()));
+  architecture_ = FindArchitecture(model_.architecture);
+  PAGODA_ASSIGN_OR_RETURN(const StepLimits limits,
+                          MakeStepLimits(open_.config(), model_, load.num_kv_blocks()));
+  PAGODA_RETURN_IF_ERROR(LoadModelWeights(progress));
+  const int64_t loaded_ns = clock_->NowNs();
+
+  PAGODA_ASSIGN_OR_RETURN(
+      kv_,
+      KvPool::Allocate(*backend_, model_, weights_.dtype(), limits.num_blocks, limits.block_size));
+  PAGODA_ASSIGN_OR_RETURN(rope_, RopeTable::Make(*backend_, model_, limits.max_model_len));
+  const ActivationPlan plan = PlanActivations(model_, limits, activation_dtype_);
+  PAGODA_ASSIGN_OR_RETURN(activations_, Activations::Allocate(*backend_, plan));
+  num_sets_ = std::max(2, static_cast<int>(open_.config().engine().max_steps_in_flight()));
+  PAGODA_ASSIGN_OR_RETURN(inputs_, BatchInputs::Allocate(*backend_, limits, num_sets_));
+  PAGODA_ASSIGN_OR_RETURN(
+      sampling_, SamplingInputs::Allocate(*backend_, limits, plan.max_logit_rows, num_sets_));
+  PAGODA_ASSIGN_OR_RETURN(
+      outputs_,
+      SampleOutputs::Allocate(*backend_, plan.max_logit_rows, limits.vocab_size, num_sets_));
+  slots_.emplace(limits);
+  PAGODA_RETURN_IF_ERROR(WarmUp());
+
+  internal::v1::ModelReady ready;
+  ready.set_weight_bytes(weights_.size_bytes());
+  ready.set_activation_bytes(plan.total_bytes);
+  ready.set_kv_bytes(kv_.size_bytes());
+  ready.set_num_kv_blocks(load.num_kv_blocks());
+  ready.set_read_seconds(static_cast<double>(loaded_ns - start_ns) * 1e-9);
+  ready.set_warmup_seconds(SecondsSince(*clock_, loaded_ns));
+  return ready;
+}
+
+// One prompt of one token and one token more: the whole path runs before anybody waits for it.
+absl::Status ModelRunner::WarmUp() {
+  StepPlan plan;
+  plan.set_step_id(1);
+  internal::v1::NewSequence& sequence = *plan.add_new_sequences();
+  sequence.add_token_ids(0);
+  sequence.set_num_prompt_tokens(1);
+  sequence.add_block_tables()->add_block_ids(0);
+  sequence.mutable_sampling()->set_top_p(1.0f);
+  sequence.mutable_sampling()->set_typical_p(1.0f);
+  sequence.mutable_sampling()->set_repetition_penalty(1.0f);
+  plan.add_row_slots(0);
+  plan.add_row_num_tokens(1);
+  plan.add_row_samples(1);
+  PAGODA_RETURN_IF_ERROR(Submit(plan));
+  PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
+  StepResult result;
+  PAGODA_RETURN_IF_ERROR(TakeResult(&result).status());
+  return Reset();
+}
+
+ForwardPass ModelRunner::MakePass() const {
+  return {.backend = backend_.get(),
+          .model = &model_,
+          .weights = &weights_,
+          .kv = &kv_,
+          .rope = &rope_,
+          .activations = &activations_,
+          .dtype = activation_dtype_,
+          .batch = &inputs_.batch(),
+          .tokens = inputs_.tokens()};
+}
+
+std::vector<LogitRow> ModelRunner::LogitRows(absl::Span<const StepRow> rows) const {
+  std::vector<LogitRow> logit_rows;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SlotState& slot = slots_->slot(rows[i].slot);
+    if (!slot.sampling.has_num_prompt_logprobs()) continue;
+    // The hidden state at position p says what comes at p + 1.
+    const int32_t end = std::min(rows[i].end_position() + 1, slot.num_prompt_tokens);
+    for (int32_t position = rows[i].first_position + 1; position < end; ++position) {
+      logit_rows.push_back(
+          {.slot = rows[i].slot,
+           .generation = slot.generation,
+           .position = position,
+           .batch_row = inputs_.first_batch_row(i) + position - 1 - rows[i].first_position,
+           .is_prompt = true,
+           .num_logprobs = static_cast<int32_t>(slot.sampling.num_prompt_logprobs())});
+    }
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].samples) continue;
+    const SlotState& slot = slots_->slot(rows[i].slot);
+    logit_rows.push_back({.slot = rows[i].slot,
+                          .generation = slot.generation,
+                          .position = rows[i].end_position(),
+                          .batch_row = inputs_.first_batch_row(i) + rows[i].num_tokens - 1,
+                          .num_logprobs = slot.sampling.has_num_logprobs()
+                                              ? static_cast<int32_t>(slot.sampling.num_logprobs())
+                                              : -1});
+  }
+  return logit_rows;
+}
+
+absl::Status ModelRunner::RunLogits(absl::Span<const LogitRow> rows,
+                                    int set_idx,
+                                    PendingStep& step) {
+  const ForwardPass pass = MakePass();
+  size_t begin = 0;
+  while (begin < rows.size()) {
+    // As many rows as fit with the most top entries that one of them wants.
+    int32_t max_top = 0;
+    size_t end = begin;
+    while (end < rows.size()) {
+      const int32_t wider = std::max(max_top, rows[end].num_logprobs);
+      if (static_cast<int32_t>(end - begin) >= outputs_.MaxRows(wider)) break;
+      max_top = wider;
+      ++end;
+    }
+    const absl::Span<const LogitRow> chunk = rows.subspan(begin, end - begin);
+    const int64_t num_rows = static_cast<int64_t>(chunk.size());
+    kernels::SampleParams params = {.logits = activations_.logits(),
+                                    .logits_stride = activations_.plan().logits_stride,
+                                    .vocab_size = slots_->limits().vocab_size,
+                                    .last_tokens = inputs_.last_tokens(),
+                                    .num_slots = slots_->limits().num_slots};
+    PAGODA_RETURN_IF_ERROR(sampling_.Build(*backend_, chunk, *slots_, set_idx, &params));
+    PAGODA_RETURN_IF_ERROR(ComputeLogits(pass, sampling_.batch_rows(), num_rows));
+    outputs_.SetParams(max_top, &params);
+    PAGODA_RETURN_IF_ERROR(backend_->Sample(params));
+    PAGODA_ASSIGN_OR_RETURN(const SampledChunk sampled,
+                            outputs_.CopyToHost(*backend_, num_rows, max_top, set_idx));
+    begin = end;
+    if (begin == rows.size()) {
+      step.rows.assign(chunk.begin(), chunk.end());
+      step.sampled = sampled;
+    } else {
+      // The next chunk needs the same memory. Only prompt log-probabilities come here, or a
+      // vocabulary so large that the sequences of a step do not fit one chunk.
+      PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
+      ReadChunk(chunk, sampled, step.result);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::RunStep(absl::Span<const StepRow> rows, int set_idx, PendingStep& step) {
+  PAGODA_RETURN_IF_ERROR(inputs_.Build(*backend_, rows, *slots_, set_idx));
+  PAGODA_RETURN_IF_ERROR(backend_->PrepareAttention(inputs_.batch()));
+  PAGODA_RETURN_IF_ERROR(architecture_->run_layers(MakePass()));
+  const std::vector<LogitRow> logit_rows = LogitRows(rows);
+  return RunLogits(logit_rows, set_idx, step);
+}
+
+absl::Status ModelRunner::Submit(const StepPlan& plan) {
+  PAGODA_CHECK(slots_.has_value());
+  if (pending_.size() >= static_cast<size_t>(num_sets_)) {
+    return absl::InternalError(absl::StrCat("step ",
+                                            plan.step_id(),
+                                            " came with ",
+                                            pending_.size(),
+                                            " steps in flight; expected fewer than ",
+                                            num_sets_));
+  }
+  const int64_t start_ns = clock_->NowNs();
+  PAGODA_ASSIGN_OR_RETURN(const absl::Span<const StepRow> rows, slots_->Apply(plan));
+  const auto needs_token = [this](const StepRow& row) {
+    const SlotState& slot = slots_->slot(row.slot);
+    return row.samples && row.end_position() > static_cast<int32_t>(slot.tokens.size()) &&
+           NeedsHistory(slot.sampling);
+  };
+  if (std::any_of(rows.begin(), rows.end(), needs_token)) {
+    PAGODA_RETURN_IF_ERROR(ReadPendingSteps());
+  }
+  PendingStep step;
+  step.result.set_step_id(plan.step_id());
+  step.result.set_start_ns(static_cast<uint64_t>(start_ns));
+  const int set_idx = static_cast<int>(num_submitted_++ % static_cast<uint64_t>(num_sets_));
+  if (!rows.empty()) PAGODA_RETURN_IF_ERROR(RunStep(rows, set_idx, step));
+  PAGODA_ASSIGN_OR_RETURN(step.event, backend_->RecordEvent());
+  pending_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+absl::Status ModelRunner::ReadPendingSteps() {
+  PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
+  for (PendingStep& step : pending_) ReadStep(step);
+  return absl::OkStatus();
+}
+
+void ModelRunner::ReadStep(PendingStep& step) {
+  if (std::exchange(step.is_read, true)) return;
+  ReadChunk(step.rows, step.sampled, step.result);
+  step.result.set_end_ns(static_cast<uint64_t>(clock_->NowNs()));
+}
+
+void ModelRunner::ReadChunk(absl::Span<const LogitRow> rows,
+                            const SampledChunk& sampled,
+                            StepResult& result) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const LogitRow& row = rows[i];
+    const bool failed = sampled.tokens[i] == kernels::kNonFinite;
+    if (failed) AddFailedSlot(row.slot, result);
+    if (row.is_prompt) {
+      AddPromptLogprobs(sampled, i, row, result);
+      continue;
+    }
+    // A failed sequence ends; until the plan says so, something must stand in its next place.
+    slots_->AppendKnownToken(row.slot, row.generation, failed ? 0 : sampled.tokens[i]);
+    if (failed) continue;
+    result.add_sampled_slots(static_cast<uint32_t>(row.slot));
+    result.add_token_ids(static_cast<uint32_t>(sampled.tokens[i]));
+    if (row.num_logprobs >= 0) AddTokenLogprobs(sampled, i, row, result);
+  }
+}
+
+absl::StatusOr<bool> ModelRunner::TakeResult(StepResult* result) {
+  if (pending_.empty()) return false;
+  PendingStep& step = pending_.front();
+  if (!step.is_read) {
+    PAGODA_ASSIGN_OR_RETURN(const bool passed, backend_->EventPassed(step.event));
+    if (!passed) return false;
+    ReadStep(step);
+  }
+  *result = std::move(step.result);
+  pending_.pop_front();
+  return true;
+}
+
+absl::Status ModelRunner::Reset() {
+  PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
+  pending_.clear();
+  slots_->Reset();
+  return absl::OkStatus();
+}
+
+}  // namespace pagoda::engine

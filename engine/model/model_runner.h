@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "engine/model/activations.h"
+#include "engine/model/architecture.h"
+#include "engine/model/batch_inputs.h"
+#include "engine/model/forward_pass.h"
+#include "engine/model/kv_pool.h"
+#include "engine/model/model_config.h"
+#include "engine/model/rope_table.h"
+#include "engine/model/sample_outputs.h"
+#include "engine/model/sampling_inputs.h"
+#include "engine/model/slot_table.h"
+#include "engine/model/weights.h"
+#include "kernels/backend.h"
+#include "kernels/base/clock.h"
+#include "parallel/step_executor.h"
+
+namespace pagoda::engine {
+
+// Runs a model on one device. Submit enqueues a whole step and returns; sampled tokens stay on the
+// device, where the next step reads them, so steps can be submitted before the results of those
+// before were read on the host. Only a sequence whose sampling needs the values of its own last
+// tokens (NeedsHistory) makes Submit wait for them. Thread-compatible.
+class ModelRunner : public parallel::StepExecutor {
+ public:
+  explicit ModelRunner(const Clock* clock = &Clock::Monotonic()) : clock_(clock) {}
+
+  absl::StatusOr<internal::v1::WorkerHello> Open(const internal::v1::OpenWorker& open) override;
+  absl::StatusOr<internal::v1::ModelReady> Load(const internal::v1::LoadModel& load,
+                                                const ProgressFn& progress) override;
+  absl::Status Submit(const internal::v1::StepPlan& plan) override;
+  absl::StatusOr<bool> TakeResult(internal::v1::StepResult* result) override;
+  absl::Status Reset() override;
+
+ private:
+  // A step that was submitted. Results of logit chunks but the last are in `result` already.
+  struct PendingStep {
+    internal::v1::StepResult result;
+    uint64_t event = 0;
+    // The last chunk and what it gave, on the host once the event has passed.
+    std::vector<LogitRow> rows;
+    SampledChunk sampled;
+    // Its tokens have joined the slots and its rows the result.
+    bool is_read = false;
+  };
+
+  absl::Status LoadModelWeights(const ProgressFn& progress);
+  absl::Status WarmUp();
+  // Waits for the steps in flight and reads their tokens.
+  absl::Status ReadPendingSteps();
+  void ReadStep(PendingStep& step);
+  void ReadChunk(absl::Span<const LogitRow> rows,
+                 const SampledChunk& sampled,
+                 internal::v1::StepResult& result);
+  absl::Status RunStep(absl::Span<const StepRow> rows, int set_idx, PendingStep& step);
+  // Prompt positions to score and tokens to sample, prompts first, so that sampled tokens end up in
+  // the last chunk.
+  std::vector<LogitRow> LogitRows(absl::Span<const StepRow> rows) const;
+  absl::Status RunLogits(absl::Span<const LogitRow> rows, int set_idx, PendingStep& step);
+  ForwardPass MakePass() const;
+
+  const Clock* const clock_;
+  internal::v1::OpenWorker open_;
+  std::unique_ptr<kernels::Backend> backend_;
+
+  // ---- Made by Load, in this order.
+  ModelConfig model_;
+  const Architecture* architecture_ = nullptr;
+  DType activation_dtype_ = DType::kFloat32;
+  Weights weights_;
+  KvPool kv_;
+  RopeTable rope_;
+  Activations activations_;
+  BatchInputs inputs_;
+  SamplingInputs sampling_;
+  SampleOutputs outputs_;
+  absl::optional<SlotTable> slots_;
+
+  // Host memory of a step is one of `num_sets_`, taken in turn.
+  int num_sets_ = 2;
+  uint64_t num_submitted_ = 0;
+  std::deque<PendingStep> pending_;
+};
+
+}  // namespace pagoda::engine

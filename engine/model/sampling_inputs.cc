@@ -1,0 +1,186 @@
+#include "engine/model/sampling_inputs.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine {
+namespace {
+
+using internal::v1::RowSampling;
+
+bool HasPenalties(const RowSampling& sampling) {
+  return sampling.repetition_penalty() != 1.0f || sampling.frequency_penalty() != 0.0f ||
+         sampling.presence_penalty() != 0.0f;
+}
+
+// True if `word` would be complete with its last token next.
+bool IsOneTokenShort(const internal::v1::TokenSequence& word, const std::vector<TokenId>& tokens) {
+  const size_t num_before = static_cast<size_t>(word.token_ids_size()) - 1;
+  if (tokens.size() < num_before) return false;
+  for (size_t i = 0; i < num_before; ++i) {
+    if (static_cast<uint32_t>(tokens[tokens.size() - num_before + i]) !=
+        word.token_ids(static_cast<int>(i))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool NeedsHistory(const RowSampling& sampling) {
+  return HasPenalties(sampling) ||
+         std::any_of(sampling.bad_words().begin(),
+                     sampling.bad_words().end(),
+                     [](const auto& word) { return word.token_ids_size() > 1; });
+}
+
+template <typename T>
+absl::Status SamplingInputs::List<T>::Reserve(kernels::Backend& backend,
+                                              size_t count,
+                                              int num_sets) {
+  if (count <= capacity_) return absl::OkStatus();
+  // What steps in flight read and copy from is about to be freed.
+  PAGODA_RETURN_IF_ERROR(backend.Synchronize());
+  const size_t capacity = std::max(count, 2 * capacity_);
+  PAGODA_ASSIGN_OR_RETURN(device_, backend.Allocate(capacity * sizeof(T), "sampling inputs"));
+  staging_.clear();
+  for (int i = 0; i < num_sets; ++i) {
+    PAGODA_ASSIGN_OR_RETURN(
+        kernels::Buffer staging,
+        backend.AllocateHost(capacity * sizeof(T), "staging of sampling inputs"));
+    staging_.push_back(std::move(staging));
+  }
+  capacity_ = capacity;
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status SamplingInputs::List<T>::Copy(kernels::Backend& backend, int set_idx) {
+  if (values_.empty()) return absl::OkStatus();
+  PAGODA_RETURN_IF_ERROR(Reserve(backend, values_.size(), static_cast<int>(staging_.size())));
+  const size_t size_bytes = values_.size() * sizeof(T);
+  void* const staged = staging_[static_cast<size_t>(set_idx)].data();
+  std::memcpy(staged, values_.data(), size_bytes);
+  return backend.CopyToDevice(device_.data(), staged, size_bytes);
+}
+
+absl::StatusOr<SamplingInputs> SamplingInputs::Allocate(kernels::Backend& backend,
+                                                        const StepLimits& limits,
+                                                        int32_t max_logit_rows,
+                                                        int num_sets) {
+  // Lists of ids start small: most requests have none.
+  constexpr size_t kFirstListCapacity = 1024;
+  SamplingInputs inputs;
+  inputs.num_sets_ = num_sets;
+  inputs.counts_.resize(static_cast<size_t>(limits.num_slots));
+  const size_t rows = static_cast<size_t>(max_logit_rows);
+  PAGODA_RETURN_IF_ERROR(inputs.batch_rows_.Reserve(backend, rows, num_sets));
+  PAGODA_RETURN_IF_ERROR(inputs.sample_rows_.Reserve(backend, rows, num_sets));
+  PAGODA_RETURN_IF_ERROR(inputs.allowed_.Reserve(backend, kFirstListCapacity, num_sets));
+  PAGODA_RETURN_IF_ERROR(inputs.masked_.Reserve(backend, kFirstListCapacity, num_sets));
+  PAGODA_RETURN_IF_ERROR(inputs.bias_ids_.Reserve(backend, kFirstListCapacity, num_sets));
+  PAGODA_RETURN_IF_ERROR(inputs.bias_values_.Reserve(backend, kFirstListCapacity, num_sets));
+  PAGODA_RETURN_IF_ERROR(inputs.penalties_.Reserve(backend, kFirstListCapacity, num_sets));
+  return inputs;
+}
+
+void SamplingInputs::AddMasked(const LogitRow& row, const SlotState& slot) {
+  std::vector<int32_t>& masked = masked_.values();
+  for (const internal::v1::TokenSequence& word : slot.sampling.bad_words()) {
+    if (IsOneTokenShort(word, slot.tokens)) {
+      masked.push_back(static_cast<int32_t>(word.token_ids(word.token_ids_size() - 1)));
+    }
+  }
+  const uint32_t num_output = static_cast<uint32_t>(row.position - slot.num_prompt_tokens);
+  if (num_output < slot.sampling.min_tokens()) {
+    const auto& ids = slot.sampling.min_tokens_masked_ids();
+    masked.insert(masked.end(), ids.begin(), ids.end());
+  }
+}
+
+void SamplingInputs::AddRow(const LogitRow& row, const SlotState& slot) {
+  const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
+  kernels::SampleRow& sample = sample_rows_.values().emplace_back();
+  sample.position = row.position;
+  sample.num_logprobs = row.num_logprobs;
+  sample.allowed_begin = sample.allowed_end = size(allowed_.values());
+  sample.masked_begin = sample.masked_end = size(masked_.values());
+  sample.bias_begin = sample.bias_end = size(bias_ids_.values());
+  sample.penalty_begin = sample.penalty_end = size(penalties_.values());
+  if (row.is_prompt) {
+    // Tokens of a prompt are scored by the raw logits.
+    sample.target_token = slot.tokens[static_cast<size_t>(row.position)];
+    return;
+  }
+  const RowSampling& sampling = slot.sampling;
+  sample.temperature = sampling.temperature();
+  sample.top_p = sampling.top_p();
+  sample.min_p = sampling.min_p();
+  sample.typical_p = sampling.typical_p();
+  sample.repetition_penalty = sampling.repetition_penalty();
+  sample.frequency_penalty = sampling.frequency_penalty();
+  sample.presence_penalty = sampling.presence_penalty();
+  sample.top_k =
+      static_cast<int32_t>(std::min<uint32_t>(sampling.top_k(), static_cast<uint32_t>(INT32_MAX)));
+  sample.seed = sampling.seed();
+  sample.slot = row.slot;
+  sample.processed_logprobs = sampling.processed_logprobs() ? 1 : 0;
+
+  const auto& allowed = sampling.allowed_token_ids();
+  allowed_.values().insert(allowed_.values().end(), allowed.begin(), allowed.end());
+  sample.allowed_end = size(allowed_.values());
+  AddMasked(row, slot);
+  sample.masked_end = size(masked_.values());
+  const auto& ids = sampling.bias_token_ids();
+  const auto& values = sampling.bias_values();
+  bias_ids_.values().insert(bias_ids_.values().end(), ids.begin(), ids.end());
+  bias_values_.values().insert(bias_values_.values().end(), values.begin(), values.end());
+  sample.bias_end = size(bias_ids_.values());
+  if (HasPenalties(sampling)) {
+    TokenCounts& counts = counts_[static_cast<size_t>(row.slot)];
+    counts.Update(slot);
+    penalties_.values().insert(
+        penalties_.values().end(), counts.entries().begin(), counts.entries().end());
+    sample.penalty_end = size(penalties_.values());
+  }
+}
+
+absl::Status SamplingInputs::Build(kernels::Backend& backend,
+                                   absl::Span<const LogitRow> rows,
+                                   const SlotTable& slots,
+                                   int set_idx,
+                                   kernels::SampleParams* params) {
+  batch_rows_.values().clear();
+  sample_rows_.values().clear();
+  allowed_.values().clear();
+  masked_.values().clear();
+  bias_ids_.values().clear();
+  bias_values_.values().clear();
+  penalties_.values().clear();
+  for (const LogitRow& row : rows) {
+    batch_rows_.values().push_back(row.batch_row);
+    AddRow(row, slots.slot(row.slot));
+  }
+  PAGODA_RETURN_IF_ERROR(batch_rows_.Copy(backend, set_idx));
+  PAGODA_RETURN_IF_ERROR(sample_rows_.Copy(backend, set_idx));
+  PAGODA_RETURN_IF_ERROR(allowed_.Copy(backend, set_idx));
+  PAGODA_RETURN_IF_ERROR(masked_.Copy(backend, set_idx));
+  PAGODA_RETURN_IF_ERROR(bias_ids_.Copy(backend, set_idx));
+  PAGODA_RETURN_IF_ERROR(bias_values_.Copy(backend, set_idx));
+  PAGODA_RETURN_IF_ERROR(penalties_.Copy(backend, set_idx));
+  params->rows = static_cast<int64_t>(rows.size());
+  params->row_params = sample_rows_.device();
+  params->host_row_params = sample_rows_.host(set_idx);
+  params->allowed_ids = allowed_.device();
+  params->masked_ids = masked_.device();
+  params->bias_ids = bias_ids_.device();
+  params->bias_values = bias_values_.device();
+  params->penalties = penalties_.device();
+  return absl::OkStatus();
+}
+
+}  // namespace pagoda::engine

@@ -1,0 +1,98 @@
+#include "engine/model/tensor_reader.h"
+
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+
+namespace pagoda::engine {
+namespace {
+
+size_t ElementBytes(const CheckpointTensor& tensor) {
+  return tensor.type == TensorType::kF32 ? 4 : 2;
+}
+
+}  // namespace
+
+TensorReader::TensorReader(const Checkpoint& checkpoint,
+                           const std::vector<ReadJob>& jobs,
+                           Options options)
+    : checkpoint_(checkpoint), jobs_(jobs), free_(std::move(options.buffers)) {
+  PAGODA_CHECK(!free_.empty() && options.num_threads > 0);
+  for (int i = 0; i < options.num_threads; ++i) threads_.emplace_back([this] { RunThread(); });
+}
+
+TensorReader::~TensorReader() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+size_t TensorReader::BufferBytes(const ReadJob& job) {
+  return static_cast<size_t>(job.rows() * job.tensor_cols) * ElementBytes(*job.tensor);
+}
+
+absl::StatusOr<bool> TensorReader::Take(Filled* filled, bool may_wait) {
+  absl::MutexLock lock(&mutex_);
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !filled_.empty() || !status_.ok();
+  };
+  if (may_wait) mutex_.Await(absl::Condition(&ready));
+  if (!status_.ok()) return status_;
+  if (filled_.empty()) return false;
+  *filled = filled_.front();
+  filled_.pop_front();
+  return true;
+}
+
+void TensorReader::GiveBack(void* data) {
+  absl::MutexLock lock(&mutex_);
+  free_.push_back(data);
+}
+
+void TensorReader::RunThread() {
+  const auto may_read = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || next_job_ == jobs_.size() || !free_.empty();
+  };
+  while (true) {
+    Filled filled;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&may_read));
+      if (stopping_ || next_job_ == jobs_.size() || !status_.ok()) return;
+      filled.job = jobs_[next_job_++];
+      filled.data = free_.back();
+      free_.pop_back();
+    }
+    const absl::Status status = ReadOne(filled.job, filled.data);
+    absl::MutexLock lock(&mutex_);
+    if (!status.ok()) {
+      if (status_.ok()) status_ = status;
+      return;
+    }
+    filled_.push_back(filled);
+  }
+}
+
+absl::Status TensorReader::ReadOne(const ReadJob& job, void* data) const {
+  const size_t element_bytes = ElementBytes(*job.tensor);
+  const size_t row_bytes = static_cast<size_t>(job.tensor_cols) * element_bytes;
+  const absl::Status status = checkpoint_.Read(*job.tensor,
+                                               static_cast<uint64_t>(job.row_begin) * row_bytes,
+                                               static_cast<size_t>(job.rows()) * row_bytes,
+                                               data);
+  if (!status.ok() || job.cols() == job.tensor_cols) return status;
+  // Whole rows are read in one call and the wanted columns moved together: a call per row would
+  // cost more.
+  char* const base = static_cast<char*>(data);
+  const size_t part_bytes = static_cast<size_t>(job.cols()) * element_bytes;
+  const size_t skip_bytes = static_cast<size_t>(job.col_begin) * element_bytes;
+  for (size_t row = 0; row < static_cast<size_t>(job.rows()); ++row) {
+    std::memmove(base + row * part_bytes, base + row * row_bytes + skip_bytes, part_bytes);
+  }
+  return status;
+}
+
+}  // namespace pagoda::engine

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace pagoda::engine {
+
+// What a weight is to the forward pass. A matrix maps its columns to its rows; biases and norms are
+// vectors.
+enum class WeightRole : uint8_t {
+  kEmbedding,
+  kInputNorm,
+  kQkv,
+  kQkvBias,
+  kAttentionOut,
+  kAttentionOutBias,
+  kPostAttentionNorm,
+  kGateUp,
+  kGateUpBias,
+  kDown,
+  kDownBias,
+  kFinalNorm,
+  kLmHead,
+};
+inline constexpr int kNumWeightRoles = static_cast<int>(WeightRole::kLmHead) + 1;
+// Layer of the weights that belong to none.
+inline constexpr int32_t kNoLayer = -1;
+
+// How tensor ranks share a tensor.
+enum class WeightSplit : uint8_t {
+  kWhole,  // every rank has all of it
+  kRows,  // outputs are divided, in units of `unit_rows`; where ranks outnumber units, units repeat
+  kColumns,    // inputs are divided
+  kFirstRank,  // a bias that is added once: zeros on the other ranks
+};
+
+// A tensor of the checkpoint. Vectors are matrices of one column.
+struct WeightPart {
+  std::string tensor;
+  int64_t rows = 0;
+  int64_t cols = 1;
+  WeightSplit split = WeightSplit::kWhole;
+  // Rows that stay together, such as those of a head.
+  int64_t unit_rows = 1;
+};
+
+// One weight of the device: checkpoint tensors one below the other.
+struct WeightSpec {
+  WeightRole role = WeightRole::kEmbedding;
+  int32_t layer = kNoLayer;
+  bool is_vector = false;
+  std::vector<WeightPart> parts;
+};
+
+// Which part of a model a worker holds.
+struct WeightRange {
+  int32_t first_layer = 0;
+  int32_t end_layer = 0;
+  bool has_embedding = true;  // the first pipeline stage
+  bool has_head = true;       // the last one
+  int32_t tensor_rank = 0;
+  int32_t tensor_ranks = 1;
+};
+
+// The part of a tensor that a rank holds, and the row of the weight where it begins.
+struct WeightSlice {
+  std::string tensor;
+  int64_t tensor_rows = 0, tensor_cols = 1;  // of the whole tensor
+  int64_t row_begin = 0, row_end = 0;
+  int64_t col_begin = 0, col_end = 1;
+  int64_t weight_row = 0;
+
+  int64_t rows() const { return row_end - row_begin; }
+  int64_t cols() const { return col_end - col_begin; }
+};
+
+// One weight as a rank holds it.
+struct WeightPlan {
+  WeightRole role = WeightRole::kEmbedding;
+  int32_t layer = kNoLayer;
+  bool is_vector = false;
+  int64_t n = 0;
+  int64_t k = 1;
+  std::vector<WeightSlice> slices;
+};
+
+// What the worker of `range` loads of a model; a pure function. INVALID_ARGUMENT naming the tensor
+// that the ranks cannot share.
+absl::StatusOr<std::vector<WeightPlan>> PlanWeights(const std::vector<WeightSpec>& specs,
+                                                    const WeightRange& range);
+
+}  // namespace pagoda::engine
