@@ -96,7 +96,7 @@ TestTensor FloatTensor(absl::string_view name,
 }
 
 std::string ConformanceModelDir(absl::string_view name) {
-  std::vector<std::string> places = {absl::StrCat(PAGODA_SOURCE_DIR "/tests/data/models/", name)};
+  std::vector<std::string> places = {absl::StrCat(PAGODA_SOURCE_DIR "/tests/data/", name)};
   const char* dir = std::getenv("PAGODA_CONFORMANCE_DIR");
   places.push_back(absl::StrCat(
       dir != nullptr ? dir : PAGODA_SOURCE_DIR "/../shared/conformance", "/models/", name));
