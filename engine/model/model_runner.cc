@@ -268,8 +268,9 @@ absl::Status ModelRunner::RunLogits(absl::Span<const LogitRow> rows,
       step.sampled = sampled;
     } else {
       // The next chunk needs the same memory. Only prompt log-probabilities come here, or a
-      // vocabulary so large that the sequences of a step do not fit one chunk.
-      PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
+      // vocabulary so large that the sequences of a step do not fit one chunk. Steps before go
+      // first: tokens join their sequences in order.
+      PAGODA_RETURN_IF_ERROR(ReadPendingSteps());
       ReadChunk(chunk, sampled, step.result);
     }
   }

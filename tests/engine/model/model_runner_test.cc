@@ -1,0 +1,332 @@
+#include "engine/model/model_runner.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/model/golden.h"
+#include "tests/engine/model/random_llama.h"
+#include "tests/engine/model/reference_llama.h"
+#include "tests/engine/model/runner_driver.h"
+
+namespace pagoda::engine {
+namespace {
+
+using internal::v1::RowSampling;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uint32_t kVocab = 96;
+
+class ModelRunnerTest : public testing::Test {
+ protected:
+  std::unique_ptr<RunnerDriver> Open(DriverOptions options = {}) {
+    options.model_dir = dir_.path();
+    auto driver = RunnerDriver::Make(options);
+    EXPECT_TRUE(driver.ok()) << driver.status();
+    return driver.ok() ? *std::move(driver) : nullptr;
+  }
+
+  const fixtures::ModelFiles model_ = RandomLlama();
+  const fixtures::TemporaryDir dir_ = fixtures::WriteModelDir(model_);
+};
+
+std::vector<uint32_t> PseudoPrompt(uint32_t seed, size_t size) {
+  fixtures::Random random(seed);
+  std::vector<uint32_t> prompt(size);
+  for (uint32_t& token : prompt) token = static_cast<uint32_t>(random.Next() % kVocab);
+  return prompt;
+}
+
+// Greedy and seeded, with and without log-probabilities, penalties and lists.
+std::vector<DrivenSequence> MixedSequences() {
+  std::vector<DrivenSequence> sequences;
+  for (uint32_t i = 0; i < 12; ++i) {
+    DrivenSequence sequence = {.prompt = PseudoPrompt(i, 1 + 7 * i % 60),
+                               .max_tokens = 5 + static_cast<int32_t>(3 * i % 17),
+                               .sampling = GreedySampling(),
+                               .first_step = 1 + 2 * i};
+    RowSampling& sampling = sequence.sampling;
+    if (i % 2 == 1) {
+      sampling.set_temperature(0.8f);
+      sampling.set_seed(1000 + i);
+      sampling.set_top_k(20);
+      sampling.set_top_p(0.95f);
+    }
+    if (i % 3 == 0) sampling.set_num_logprobs(4);
+    if (i % 4 == 0) sampling.set_num_prompt_logprobs(2);
+    if (i % 5 == 0) {
+      sampling.set_repetition_penalty(1.2f);
+      sampling.set_frequency_penalty(0.3f);
+    }
+    if (i % 6 == 0) sampling.add_bias_token_ids(i + 1), sampling.add_bias_values(3.0f);
+    sequences.push_back(sequence);
+  }
+  return sequences;
+}
+
+void ExpectSameResults(const DrivenSequence& actual, const DrivenSequence& expected) {
+  EXPECT_EQ(actual.tokens, expected.tokens);
+  ASSERT_EQ(actual.logprobs.size(), expected.logprobs.size());
+  for (size_t i = 0; i < actual.logprobs.size(); ++i) {
+    internal::v1::TokenLogprobs a = actual.logprobs[i], b = expected.logprobs[i];
+    a.clear_slot(), b.clear_slot();
+    EXPECT_EQ(a.SerializeAsString(), b.SerializeAsString()) << "token " << i;
+  }
+  const auto bits = [](const auto& floats) {
+    return std::vector<float>(floats.begin(), floats.end());
+  };
+  EXPECT_EQ(bits(actual.prompt_logprobs.logprobs()), bits(expected.prompt_logprobs.logprobs()));
+  EXPECT_EQ(bits(actual.prompt_logprobs.top_logprobs()),
+            bits(expected.prompt_logprobs.top_logprobs()));
+}
+
+// Bit for bit: alone or batched, in whatever chunks, blocks, threads and overlap.
+TEST_F(ModelRunnerTest, ResultsDependOnTheSequenceAlone) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    std::vector<DrivenSequence> alone;
+    const auto one_by_one = Open({.dtype = dtype, .max_num_batched_tokens = 512});
+    for (DrivenSequence sequence : MixedSequences()) {
+      sequence.first_step = 1;
+      std::vector<DrivenSequence> single = {sequence};
+      ASSERT_TRUE(one_by_one->Run(single).ok());
+      alone.push_back(single[0]);
+    }
+    for (uint32_t budget : {8u, 17u, 64u}) {
+      for (uint32_t block_size : {4u, 16u, 64u}) {
+        for (int in_flight : {1, 2}) {
+          SCOPED_TRACE(testing::Message() << dtype << ", budget " << budget << ", block size "
+                                          << block_size << ", in flight " << in_flight);
+          const auto driver = Open({.dtype = dtype,
+                                    .cpu_threads = static_cast<uint32_t>(3 - in_flight),
+                                    .max_num_batched_tokens = budget,
+                                    .block_size = block_size,
+                                    .num_blocks = 2048 / block_size,
+                                    .steps_in_flight = in_flight});
+          std::vector<DrivenSequence> batch = MixedSequences();
+          ASSERT_TRUE(driver->Run(batch).ok());
+          for (size_t i = 0; i < batch.size(); ++i) {
+            SCOPED_TRACE(testing::Message() << "sequence " << i);
+            ExpectSameResults(batch[i], alone[i]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// A preempted sequence comes back with what it had as known tokens.
+TEST_F(ModelRunnerTest, GoesOnTheSameWayAfterARestart) {
+  const auto driver = Open();
+  DrivenSequence whole = {
+      .prompt = PseudoPrompt(1, 20), .max_tokens = 16, .sampling = GreedySampling()};
+  whole.sampling.set_temperature(1.0f);
+  whole.sampling.set_seed(5);
+  std::vector<DrivenSequence> sequences = {whole};
+  ASSERT_TRUE(driver->Run(sequences).ok());
+  DrivenSequence rest = whole;
+  rest.prompt.insert(
+      rest.prompt.end(), sequences[0].tokens.begin(), sequences[0].tokens.begin() + 6);
+  rest.max_tokens = 10;
+  std::vector<DrivenSequence> resumed = {rest};
+  ASSERT_TRUE(driver->Run(resumed).ok());
+  EXPECT_EQ(resumed[0].tokens,
+            std::vector<uint32_t>(sequences[0].tokens.begin() + 6, sequences[0].tokens.end()));
+}
+
+TEST_F(ModelRunnerTest, ResetForgetsEverySlot) {
+  const auto driver = Open();
+  internal::v1::StepPlan plan;
+  plan.set_step_id(1);
+  internal::v1::NewSequence& sequence = *plan.add_new_sequences();
+  sequence.add_token_ids(1);
+  sequence.set_num_prompt_tokens(1);
+  sequence.add_block_tables()->add_block_ids(0);
+  *sequence.mutable_sampling() = GreedySampling();
+  ASSERT_TRUE(driver->executor().Submit(plan).ok());
+  ASSERT_TRUE(driver->executor().Reset().ok());
+  EXPECT_TRUE(driver->executor().Submit(plan).ok());
+}
+
+TEST_F(ModelRunnerTest, AnEmptyStepHasAnEmptyResult) {
+  const auto driver = Open();
+  internal::v1::StepPlan plan;
+  plan.set_step_id(1);
+  ASSERT_TRUE(driver->executor().Submit(plan).ok());
+  internal::v1::StepResult result;
+  ASSERT_TRUE(*driver->executor().TakeResult(&result));
+  EXPECT_EQ(result.step_id(), 1u);
+  EXPECT_EQ(result.token_ids_size(), 0);
+}
+
+TEST_F(ModelRunnerTest, ABrokenPlanIsAnInternalError) {
+  const auto driver = Open();
+  internal::v1::StepPlan plan;
+  plan.set_step_id(7);
+  EXPECT_EQ(driver->executor().Submit(plan).code(), absl::StatusCode::kInternal);
+}
+
+// ---- Log-probabilities.
+
+TEST_F(ModelRunnerTest, PromptLogprobsEqualTheReferenceWhateverTheChunks) {
+  const std::vector<uint32_t> prompt = PseudoPrompt(3, 50);
+  const auto reference = ReferenceLogits(model_, prompt);
+  // 16 rows of logits at once: 49 positions take several chunks in one step.
+  for (uint32_t budget : {1u, 7u, 64u}) {
+    const auto driver =
+        Open({.max_num_seqs = 2, .max_num_batched_tokens = budget, .steps_in_flight = 2});
+    DrivenSequence sequence = {.prompt = prompt, .max_tokens = 3, .sampling = GreedySampling()};
+    sequence.sampling.set_num_prompt_logprobs(kVocab);
+    sequence.sampling.set_num_logprobs(0);
+    std::vector<DrivenSequence> sequences = {sequence, sequence};
+    ASSERT_TRUE(driver->Run(sequences).ok());
+    for (const DrivenSequence& done : sequences) {
+      const internal::v1::PromptLogprobs& logprobs = done.prompt_logprobs;
+      ASSERT_EQ(logprobs.logprobs_size(), 49);
+      for (int p = 1; p < 50; ++p) {
+        const std::vector<double> expected = LogSoftmax(reference[static_cast<size_t>(p) - 1]);
+        const uint32_t token = prompt[static_cast<size_t>(p)];
+        EXPECT_NEAR(logprobs.logprobs(p - 1), expected[token], 1e-4);
+        const auto better = std::count_if(
+            expected.begin(), expected.end(), [&](double v) { return v > expected[token]; });
+        EXPECT_EQ(logprobs.ranks(p - 1), static_cast<uint32_t>(better) + 1);
+        const int best = static_cast<int>(kVocab) * (p - 1);
+        EXPECT_NEAR(
+            logprobs.top_logprobs(best), *std::max_element(expected.begin(), expected.end()), 1e-4);
+      }
+      EXPECT_EQ(done.logprobs.size(), 3u);
+      EXPECT_EQ(done.logprobs[0].top_ids_size(), 0);
+      EXPECT_EQ(done.logprobs[0].rank(), 1u);
+    }
+  }
+}
+
+// ---- Sampling that needs the history.
+
+TEST_F(ModelRunnerTest, BadWordsAreNeverCompleted) {
+  const auto driver = Open();
+  DrivenSequence plain = {
+      .prompt = PseudoPrompt(4, 9), .max_tokens = 12, .sampling = GreedySampling()};
+  std::vector<DrivenSequence> before = {plain};
+  ASSERT_TRUE(driver->Run(before).ok());
+  const std::vector<uint32_t>& tokens = before[0].tokens;
+  // The first three tokens as one word, the fifth as another.
+  for (uint32_t i : {0u, 1u, 2u}) {
+    if (i == 0) plain.sampling.add_bad_words();
+    plain.sampling.mutable_bad_words(0)->add_token_ids(tokens[i]);
+  }
+  std::vector<DrivenSequence> after = {plain};
+  ASSERT_TRUE(driver->Run(after).ok());
+  EXPECT_EQ(after[0].tokens[0], tokens[0]);
+  EXPECT_EQ(after[0].tokens[1], tokens[1]);
+  EXPECT_NE(after[0].tokens[2], tokens[2]);
+
+  plain.sampling.clear_bad_words();
+  plain.sampling.add_bad_words()->add_token_ids(tokens[0]);
+  std::vector<DrivenSequence> single = {plain};
+  ASSERT_TRUE(driver->Run(single).ok());
+  EXPECT_THAT(single[0].tokens, testing::Not(testing::Contains(tokens[0])));
+}
+
+TEST_F(ModelRunnerTest, MinTokensMasksUntilReached) {
+  const auto driver = Open();
+  DrivenSequence plain = {
+      .prompt = PseudoPrompt(5, 9), .max_tokens = 6, .sampling = GreedySampling()};
+  std::vector<DrivenSequence> before = {plain};
+  ASSERT_TRUE(driver->Run(before).ok());
+  const uint32_t first = before[0].tokens[0];
+  plain.sampling.set_min_tokens(1);
+  plain.sampling.add_min_tokens_masked_ids(first);
+  std::vector<DrivenSequence> masked = {plain};
+  ASSERT_TRUE(driver->Run(masked).ok());
+  EXPECT_NE(masked[0].tokens[0], first);
+  // One token on, the mask is off: forced there by the prompt, the same id can come again.
+  plain.prompt.push_back(first);
+  plain.sampling.set_min_tokens(0);
+  std::vector<DrivenSequence> free = {plain};
+  ASSERT_TRUE(driver->Run(free).ok());
+  EXPECT_EQ(free[0].tokens[0], before[0].tokens[1]);
+}
+
+TEST_F(ModelRunnerTest, PenaltiesCountWhatWasSampledInSteps) {
+  const auto driver = Open();
+  DrivenSequence plain = {.prompt = {1, 2, 3}, .max_tokens = 40, .sampling = GreedySampling()};
+  // So strong that no token can come twice, and none of the prompt for its presence there is not
+  // counted.
+  plain.sampling.set_frequency_penalty(2.0f);
+  plain.sampling.set_presence_penalty(2.0f);
+  plain.sampling.set_repetition_penalty(10.0f);
+  std::vector<DrivenSequence> sequences = {plain};
+  ASSERT_TRUE(driver->Run(sequences).ok());
+  const std::set<uint32_t> distinct(sequences[0].tokens.begin(), sequences[0].tokens.end());
+  EXPECT_EQ(distinct.size(), 40u);
+}
+
+TEST_F(ModelRunnerTest, OnlyAllowedIdsAreSampled) {
+  const auto driver = Open();
+  DrivenSequence plain = {.prompt = {1, 2, 3}, .max_tokens = 20, .sampling = GreedySampling()};
+  plain.sampling.set_temperature(2.0f);
+  for (uint32_t id : {7u, 9u, 11u}) plain.sampling.add_allowed_token_ids(id);
+  std::vector<DrivenSequence> sequences = {plain, plain};
+  sequences[1].sampling.set_seed(3);
+  ASSERT_TRUE(driver->Run(sequences).ok());
+  for (const DrivenSequence& sequence : sequences) {
+    EXPECT_THAT(sequence.tokens, testing::Each(testing::AnyOf(7u, 9u, 11u)));
+  }
+}
+
+// ---- B032: logits that are not finite.
+
+TEST(ModelRunnerNanTest, B032_NonFiniteLogitsFailTheirSequenceOnly) {
+  constexpr uint32_t kBadToken = 40;
+  fixtures::ModelFiles model = RandomLlama();
+  const fixtures::TemporaryDir healthy_dir = fixtures::WriteModelDir(model);
+  for (size_t i = 0; i < 48; ++i) {
+    model.tensor("model.embed_tokens.weight").values[kBadToken * 48 + i] =
+        std::numeric_limits<float>::quiet_NaN();
+  }
+  const fixtures::TemporaryDir dir = fixtures::WriteModelDir(model);
+  for (float temperature : {0.0f, 1.0f}) {
+    std::vector<DrivenSequence> sequences;
+    for (uint32_t i = 0; i < 8; ++i) {
+      DrivenSequence sequence = {
+          .prompt = PseudoPrompt(i, 10), .max_tokens = 6, .sampling = GreedySampling()};
+      std::replace(sequence.prompt.begin(), sequence.prompt.end(), kBadToken, 0u);
+      sequence.sampling.set_temperature(temperature);
+      sequence.sampling.set_seed(i);
+      sequence.sampling.set_num_logprobs(5);
+      // Their own tokens must not lead them there.
+      sequence.sampling.add_bad_words()->add_token_ids(kBadToken);
+      sequences.push_back(sequence);
+    }
+    std::vector<DrivenSequence> expected = sequences;
+    const auto healthy = RunnerDriver::Make({.model_dir = healthy_dir.path()});
+    ASSERT_TRUE(healthy.ok()) << healthy.status();
+    ASSERT_TRUE((*healthy)->Run(expected).ok());
+
+    sequences[3].prompt[4] = kBadToken;
+    // Few blocks: those of the failed sequence, full of NaN, are used again.
+    const auto driver =
+        RunnerDriver::Make({.model_dir = dir.path(), .block_size = 4, .num_blocks = 34});
+    ASSERT_TRUE(driver.ok()) << driver.status();
+    ASSERT_TRUE((*driver)->Run(sequences).ok());
+    EXPECT_TRUE(sequences[3].failed);
+    EXPECT_TRUE(sequences[3].tokens.empty());
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      if (i == 3) continue;
+      EXPECT_FALSE(sequences[i].failed);
+      EXPECT_EQ(sequences[i].tokens, expected[i].tokens);
+    }
+    std::vector<DrivenSequence> again = {sequences[2]};
+    again[0].tokens.clear();
+    again[0].logprobs.clear();
+    ASSERT_TRUE((*driver)->Run(again).ok());
+    EXPECT_EQ(again[0].tokens, expected[2].tokens);
+  }
+}
+
+}  // namespace
+}  // namespace pagoda::engine
