@@ -1,0 +1,149 @@
+#include "daemon/server/metrics_collector.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/text_serializer.h"
+#include "tests/daemon/server/exposition.h"
+
+namespace pagoda::daemon {
+namespace {
+
+using pagoda::testing::Exposition;
+using pagoda::testing::LintExposition;
+using pagoda::testing::ParseExposition;
+using pagoda::testing::Sum;
+using ::testing::IsEmpty;
+
+class MetricsCollectorTest : public ::testing::Test {
+ protected:
+  std::string Text() const { return prometheus::TextSerializer().Serialize(collector_.Collect()); }
+  Exposition Scrape() const {
+    auto exposition = ParseExposition(Text());
+    EXPECT_TRUE(exposition.ok()) << exposition.status();
+    return exposition.ok() ? *exposition : Exposition();
+  }
+
+  engine::EngineMetrics engine_;
+  ServerMetrics server_;
+  ServingState state_ = ServingState::kLoading;
+  MetricsCollector collector_{&engine_, &server_, [this] { return state_; }};
+};
+
+TEST_F(MetricsCollectorTest, CleanBeforeAnythingHappened) {
+  EXPECT_THAT(LintExposition(Scrape(), {"pagoda_", "process_"}), IsEmpty());
+}
+
+TEST_F(MetricsCollectorTest, HoldsTheFamiliesOfTheContract) {
+  const Exposition exposition = Scrape();
+  for (const char* name : {"pagoda_build_info",
+                           "pagoda_model_info",
+                           "pagoda_kv_cache_config_info",
+                           "pagoda_up_state",
+                           "pagoda_requests_running",
+                           "pagoda_requests_waiting",
+                           "pagoda_requests_swapped",
+                           "pagoda_requests_received_total",
+                           "pagoda_requests_finished_total",
+                           "pagoda_requests_rejected_total",
+                           "pagoda_prompt_tokens_total",
+                           "pagoda_generation_tokens_total",
+                           "pagoda_kv_blocks",
+                           "pagoda_kv_cache_usage_ratio",
+                           "pagoda_prefix_cache_query_tokens_total",
+                           "pagoda_prefix_cache_hit_tokens_total",
+                           "pagoda_preemptions_total",
+                           "pagoda_kv_evictions_total",
+                           "pagoda_time_to_first_token_seconds",
+                           "pagoda_inter_token_latency_seconds",
+                           "pagoda_request_duration_seconds",
+                           "pagoda_request_queue_seconds",
+                           "pagoda_request_prefill_seconds",
+                           "pagoda_request_decode_seconds",
+                           "pagoda_request_tokenize_seconds",
+                           "pagoda_request_prompt_tokens",
+                           "pagoda_request_generation_tokens",
+                           "pagoda_step_duration_seconds",
+                           "pagoda_step_tokens",
+                           "pagoda_step_batch_size",
+                           "pagoda_load_seconds",
+                           "pagoda_stream_stalls_total",
+                           "pagoda_stream_messages_total",
+                           "pagoda_stream_coalesced_tokens_total",
+                           "pagoda_cancel_to_free_seconds",
+                           "pagoda_grpc_streams",
+                           "process_cpu_seconds_total",
+                           "process_resident_memory_bytes",
+                           "process_open_fds",
+                           "process_max_fds",
+                           "process_start_time_seconds"}) {
+    EXPECT_EQ(exposition.count(name), 1u) << name;
+  }
+}
+
+TEST_F(MetricsCollectorTest, TurnsCountsIntoSamples) {
+  engine_.prompt_tokens_computed.Add(10);
+  engine_.prompt_tokens_cached.Add(4);
+  engine_.kv_blocks_total.Set(8);
+  engine_.kv_blocks_used.Set(2);
+  engine_.inter_token_seconds.Observe(0.0115, 3);
+  engine_.inter_token_seconds.Observe(1e9);
+  server_.requests_received.store(3);
+  server_.CountFinished(engine::Outcome::kLength, grpc::StatusCode::OK);
+  server_.CountFinished(engine::Outcome::kRejected, grpc::StatusCode::RESOURCE_EXHAUSTED);
+  server_.CountRejected(RejectReason::kQueueFull);
+  server_.stream_first_token_seconds.Observe(0.02);
+  state_ = ServingState::kReady;
+  const Exposition exposition = Scrape();
+  EXPECT_EQ(Sum(exposition, "pagoda_prompt_tokens_total"), 14);
+  EXPECT_EQ(Sum(exposition, "pagoda_prompt_tokens_total", {{"source", "cached"}}), 4);
+  EXPECT_EQ(Sum(exposition, "pagoda_kv_cache_usage_ratio"), 0.25);
+  EXPECT_EQ(Sum(exposition, "pagoda_inter_token_latency_seconds_count"), 4);
+  EXPECT_EQ(Sum(exposition, "pagoda_inter_token_latency_seconds_bucket", {{"le", "0.0125"}}), 3);
+  EXPECT_EQ(Sum(exposition, "pagoda_requests_received_total"), 3);
+  EXPECT_EQ(
+      Sum(exposition, "pagoda_requests_finished_total", {{"outcome", "length"}, {"code", "OK"}}),
+      1);
+  EXPECT_EQ(Sum(exposition,
+                "pagoda_requests_finished_total",
+                {{"outcome", "rejected"}, {"code", "RESOURCE_EXHAUSTED"}}),
+            1);
+  EXPECT_EQ(Sum(exposition, "pagoda_requests_rejected_total", {{"reason", "queue_full"}}), 1);
+  EXPECT_EQ(Sum(exposition, "pagoda_time_to_first_token_seconds_count", {{"stream", "true"}}), 1);
+  EXPECT_EQ(Sum(exposition, "pagoda_up_state", {{"state", "ready"}}), 1);
+  EXPECT_EQ(Sum(exposition, "pagoda_up_state"), 1);
+  EXPECT_GT(Sum(exposition, "process_resident_memory_bytes"), 1e6);
+  EXPECT_GT(Sum(exposition, "process_start_time_seconds"), 1.5e9);
+  EXPECT_GT(Sum(exposition, "process_open_fds"), 2);
+}
+
+// B106: names with everything that a label must escape.
+TEST_F(MetricsCollectorTest, B106HostileModelNames) {
+  for (const std::string name :
+       {"a\"b", "a\\b", "a\nb", "\xc3\xa9\xf0\x9f\x98\x8d", "", "a}{,=b"}) {
+    collector_.SetInfo({.model = name, .architecture = name, .revision = name});
+    const Exposition exposition = Scrape();
+    EXPECT_THAT(LintExposition(exposition, {"pagoda_", "process_"}), IsEmpty());
+    EXPECT_EQ(Sum(exposition, "pagoda_model_info", {{"model", name}}), 1) << name;
+  }
+}
+
+TEST(ExpositionTest, RefusesWhatIsNotStrict) {
+  for (const char* text :
+       {"",
+        "a 1\n",
+        "# HELP a x\n# TYPE a gauge\na 1",
+        "# HELP a x\n# TYPE a gauge\na{b=\"c} 1\n",
+        "# HELP a x\n# TYPE a gauge\na{b=\"\\x\"} 1\n",
+        "# HELP a x\n# TYPE a gauge\na one\n",
+        "# HELP a x\n# TYPE a gauge\na 1\na 1\n",
+        "# HELP a x\n# TYPE a gauge\nb 1\n",
+        "# HELP a x\n# TYPE a histogram\na_bucket{le=\"1\"} 2\na_bucket{le=\"+Inf\"} 1\n"
+        "a_sum 1\na_count 1\n"}) {
+    EXPECT_FALSE(ParseExposition(text).ok()) << text;
+  }
+}
+
+}  // namespace
+}  // namespace pagoda::daemon
