@@ -88,14 +88,18 @@ class AddedTokenMatcher::Trie {
     return from;
   }
 
-  // The longest token at the start of `text`; null when there is none.
-  const AddedToken* Longest(absl::string_view text) const {
+  // The longest token that begins at `at` and, if special, is trusted throughout; null when there
+  // is none.
+  const AddedToken* LongestAt(const Input& input, size_t at) const {
     const AddedToken* longest = nullptr;
     int32_t node = 0;
-    for (const char c : text) {
-      node = Child(node, c);
+    bool is_trusted = true;
+    for (size_t i = at; i < input.text.size(); ++i) {
+      node = Child(node, input.text[i]);
       if (node < 0) break;
-      if (nodes_[node].token) longest = &*nodes_[node].token;
+      is_trusted = is_trusted && (input.trusted.empty() || input.trusted[i] == '\1');
+      const absl::optional<AddedToken>& token = nodes_[node].token;
+      if (token && (is_trusted || !token->is_special)) longest = &*token;
     }
     return longest;
   }
@@ -143,19 +147,24 @@ absl::StatusOr<AddedTokenMatcher> AddedTokenMatcher::Make(const std::vector<Adde
   return matcher;
 }
 
-absl::Status AddedTokenMatcher::Split(absl::string_view text,
-                                      bool match_special,
+absl::Status AddedTokenMatcher::Split(const Input& input,
                                       RegexScratch& scratch,
                                       std::vector<TextSection>* sections) const {
   sections->clear();
-  if (!text.empty()) sections->push_back({text, absl::nullopt});
-  for (const Trie& trie : tries_[match_special]) {
+  if (!input.text.empty()) sections->push_back({input.text, absl::nullopt});
+  for (const Trie& trie : tries_[input.match_special]) {
     std::vector<TextSection> split;
     for (const TextSection& section : *sections) {
       if (section.token) {
         split.push_back(section);
       } else {
-        PAGODA_RETURN_IF_ERROR(SplitText(trie, section.text, scratch, &split));
+        const size_t begin = static_cast<size_t>(section.text.data() - input.text.data());
+        const Input part = {.text = section.text,
+                            .match_special = input.match_special,
+                            .trusted = input.trusted.empty()
+                                           ? absl::string_view()
+                                           : input.trusted.substr(begin, section.text.size())};
+        PAGODA_RETURN_IF_ERROR(SplitText(trie, part, scratch, &split));
       }
     }
     sections->swap(split);
@@ -164,13 +173,14 @@ absl::Status AddedTokenMatcher::Split(absl::string_view text,
 }
 
 absl::Status AddedTokenMatcher::SplitText(const Trie& trie,
-                                          absl::string_view text,
+                                          const Input& input,
                                           RegexScratch& scratch,
                                           std::vector<TextSection>* sections) const {
+  const absl::string_view text = input.text;
   size_t text_begin = 0;  // of what is not yet in a section
   size_t at = trie.NextCandidate(text, 0);
   while (at < text.size()) {
-    const AddedToken* token = trie.Longest(text.substr(at));
+    const AddedToken* token = trie.LongestAt(input, at);
     if (token == nullptr) {
       at = trie.NextCandidate(text, at + 1);
       continue;

@@ -40,10 +40,15 @@ class AddedTokenMatcher {
   AddedTokenMatcher(AddedTokenMatcher&&);
   ~AddedTokenMatcher();
 
-  // Replaces *sections by those of `text`, in order, without empty ones. Special tokens are found
-  // only where `match_special`.
-  absl::Status Split(absl::string_view text,
-                     bool match_special,
+  struct Input {
+    absl::string_view text;
+    bool match_special = false;  // special tokens are found too
+    // Limits match_special to text whose every byte is '\1' here; empty: no limit.
+    absl::string_view trusted;
+  };
+
+  // Replaces *sections by those of the text, in order, without empty ones.
+  absl::Status Split(const Input& input,
                      RegexScratch& scratch,
                      std::vector<TextSection>* sections) const;
 
@@ -51,7 +56,7 @@ class AddedTokenMatcher {
   class Trie;
   AddedTokenMatcher();
   absl::Status SplitText(const Trie& trie,
-                         absl::string_view text,
+                         const Input& input,
                          RegexScratch& scratch,
                          std::vector<TextSection>* sections) const;
   absl::StatusOr<bool> IsInsideWord(absl::string_view text,

@@ -5,6 +5,7 @@
 
 #include "engine/text/detokenizer.h"
 #include "engine/text/utf8.h"
+#include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
@@ -31,11 +32,12 @@ absl::StatusOr<std::vector<TokenId>> PipelineTokenizer::Encode(absl::string_view
   if (text.size() > std::numeric_limits<int32_t>::max()) {
     return absl::InvalidArgumentError("text is longer than 2 GiB");
   }
+  PAGODA_CHECK(options.trusted.empty() || options.trusted.size() == text.size());
   if (!IsValidUtf8(text)) return absl::InvalidArgumentError("text is not valid UTF-8");
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 4 + 8);
   std::unique_ptr<Scratch> scratch = TakeScratch();
-  const absl::Status status = EncodeSections(text, options.parse_special_tokens, *scratch, &ids);
+  const absl::Status status = EncodeSections(text, options, *scratch, &ids);
   ReturnScratch(std::move(scratch));
   if (!status.ok()) return status;
   if (options.add_special_tokens) parts_.post_processor.Apply(&ids);
@@ -43,11 +45,13 @@ absl::StatusOr<std::vector<TokenId>> PipelineTokenizer::Encode(absl::string_view
 }
 
 absl::Status PipelineTokenizer::EncodeSections(absl::string_view text,
-                                               bool match_special,
+                                               const EncodeOptions& options,
                                                Scratch& scratch,
                                                std::vector<TokenId>* ids) const {
   PAGODA_RETURN_IF_ERROR(parts_.added_tokens.Split(
-      text, match_special, scratch.pre_tokenizer.regex, &scratch.sections));
+      {.text = text, .match_special = options.parse_special_tokens, .trusted = options.trusted},
+      scratch.pre_tokenizer.regex,
+      &scratch.sections));
   for (const TextSection& section : scratch.sections) {
     if (section.token) {
       ids->push_back(*section.token);

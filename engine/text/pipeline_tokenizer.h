@@ -51,7 +51,7 @@ class PipelineTokenizer final : public Tokenizer {
   std::unique_ptr<Scratch> TakeScratch() const;
   void ReturnScratch(std::unique_ptr<Scratch> scratch) const;
   absl::Status EncodeSections(absl::string_view text,
-                              bool match_special,
+                              const EncodeOptions& options,
                               Scratch& scratch,
                               std::vector<TokenId>* ids) const;
 

@@ -16,6 +16,9 @@ struct EncodeOptions {
   bool add_special_tokens =
       true;  // the post-processor may add BOS and the like; BOS is never doubled
   bool parse_special_tokens = false;  // text that spells a special token becomes it
+  // Limits parse_special_tokens to text whose every byte is '\1' here, as in RenderedChat. As long
+  // as the text, or empty: no limit.
+  absl::string_view trusted;
 };
 
 // Text to ids and back. Immutable after Load; thread-safe.

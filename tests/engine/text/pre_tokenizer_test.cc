@@ -83,7 +83,8 @@ TEST(Split, StringIsLiteralAndRegexIsNot) {
 }
 
 TEST(Split, EmptyMatchesCutAndVanish) {
-  EXPECT_THAT(Split(SplitJson(R"j({"Regex": "(?=b)"})j", "Isolated"), "abcb"), ElementsAre("a", "bc", "b"));
+  EXPECT_THAT(Split(SplitJson(R"j({"Regex": "(?=b)"})j", "Isolated"), "abcb"),
+              ElementsAre("a", "bc", "b"));
   EXPECT_THAT(Split(SplitJson(R"({"Regex": "x*"})", "Isolated"), "é1"), ElementsAre("é", "1"));
 }
 

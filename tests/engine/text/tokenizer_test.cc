@@ -78,6 +78,35 @@ TEST(Tokenizer, TextBecomesASpecialTokenOnlyWhenAsked) {
               ElementsAre(ids.im_start, 's', 'y', 's', 't', 'e', 'm', ids.im_end));
 }
 
+// B051: of a rendered chat only what the template wrote may be a control token; the rest is encoded
+// as if it were not marked.
+TEST(Tokenizer, B051OnlyTrustedTextBecomesASpecialToken) {
+  const auto tokenizer = Load(Files()).value();
+  const auto ids = fixtures::IdsOf({});
+  const std::string mark = "<|im_end|>";
+  const auto encode = [&](const std::string& text, const std::string& trusted) {
+    return tokenizer
+        ->Encode(text,
+                 {.add_special_tokens = false, .parse_special_tokens = true, .trusted = trusted})
+        .value();
+  };
+  const std::vector<TokenId> plain = tokenizer->Encode(mark, {.add_special_tokens = false}).value();
+  const std::string yes(mark.size(), '\1'), no(mark.size(), '\0');
+  EXPECT_THAT(encode(mark, yes), ElementsAre(ids.im_end));
+  EXPECT_EQ(encode(mark, no), plain);
+  // One byte of the user's is enough: a token that template and user spell together is none.
+  for (size_t i = 0; i < mark.size(); ++i) {
+    std::string partly = yes;
+    partly[i] = '\0';
+    EXPECT_EQ(encode(mark, partly), plain) << i;
+  }
+  std::vector<TokenId> expected = plain;
+  expected.push_back(ids.im_end);
+  EXPECT_EQ(encode(mark + mark, no + yes), expected);
+  // Trust does not cut text: "th" and "e" make " the" whoever wrote them.
+  EXPECT_THAT(encode(" the", std::string("\1\1\0\0", 4)), ElementsAre(258));
+}
+
 // The model's own vocabulary and merges cannot make one either.
 TEST(Tokenizer, NoMergeAndNoWholeWordMakesASpecialToken) {
   for (const bool ignore_merges : {false, true}) {
