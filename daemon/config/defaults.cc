@@ -1,0 +1,126 @@
+#include "daemon/config/defaults.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sched.h>
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace pagoda::daemon {
+namespace {
+
+using internal::v1::EngineConfig;
+using internal::v1::FrontEndConfig;
+using internal::v1::ServerConfig;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+// A cpu's memory belongs to everybody on the machine.
+constexpr uint64_t kMaxDefaultCpuKvBytes = kGiB;
+constexpr uint64_t kDefaultCpuKvShare = 4;
+
+struct DeviceDefaults {
+  uint32_t block_size;
+  uint32_t max_num_seqs;
+  uint32_t max_num_batched_tokens;
+  uint32_t step_timeout_ms;
+};
+
+// cuda: a block is one split tile of the attention kernel, and a step of 8,192 tokens fills the
+// GPU. cpu: a step of 512 prompt tokens holds the other streams up for about as long as people
+// bear, yet a large model may take a minute for it.
+DeviceDefaults DefaultsOf(const std::string& device) {
+  if (device == "cuda") return {64, 256, 8192, 10'000};
+  if (device == "sim") return {16, 1024, 8192, 60'000};
+  return {16, 64, 512, 120'000};
+}
+
+// The first number of a file such as /sys/fs/cgroup/memory.max; the greatest one if there is none
+// ("max").
+uint64_t NumberIn(const char* path) {
+  std::ifstream file(path);
+  std::string word;
+  uint64_t number = 0;
+  if (file >> word && absl::SimpleAtoi(word, &number)) return number;
+  return std::numeric_limits<uint64_t>::max();
+}
+
+uint64_t AvailableMemoryBytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string key, unit;
+  uint64_t kibibytes = 0;
+  while (file >> key >> kibibytes) {
+    if (key == "MemAvailable:") return kibibytes * 1024;
+    std::getline(file, unit);
+  }
+  return 0;
+}
+
+uint64_t CgroupMemoryLeftBytes() {
+  const uint64_t limit = NumberIn("/sys/fs/cgroup/memory.max");
+  const uint64_t used = NumberIn("/sys/fs/cgroup/memory.current");
+  if (limit == std::numeric_limits<uint64_t>::max()) return limit;
+  return used < limit ? limit - used : 0;
+}
+
+}  // namespace
+
+MachineFacts MachineFacts::Measure() {
+  cpu_set_t cores;
+  const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
+  return {.num_cores = known ? CPU_COUNT(&cores) : 1,
+          .available_memory_bytes = std::min(AvailableMemoryBytes(), CgroupMemoryLeftBytes())};
+}
+
+void ResolveDefaults(const MachineFacts& machine, MergedConfig* merged) {
+  ServerConfig& config = merged->config;
+  EngineConfig* engine = config.mutable_engine();
+  FrontEndConfig* front_end = config.mutable_front_end();
+  const DeviceDefaults defaults = DefaultsOf(config.worker().device());
+  const auto unset = [merged](const char* name) { return merged->IsDefault(name); };
+
+  if (unset("block-size")) engine->set_block_size(defaults.block_size);
+  if (unset("max-num-seqs")) engine->set_max_num_seqs(defaults.max_num_seqs);
+  if (unset("max-num-batched-tokens")) {
+    engine->set_max_num_batched_tokens(defaults.max_num_batched_tokens);
+  }
+  if (unset("step-timeout")) engine->set_step_timeout_ms(defaults.step_timeout_ms);
+  if (unset("kv-cache-memory") && config.worker().device() == "cpu") {
+    engine->set_kv_cache_memory_bytes(
+        std::min(kMaxDefaultCpuKvBytes, machine.available_memory_bytes / kDefaultCpuKvShare));
+  }
+  const auto threads = [&machine](int cores_per_thread) {
+    return static_cast<uint32_t>(std::clamp(machine.num_cores / cores_per_thread, 1, 4));
+  };
+  if (unset("output-threads")) front_end->set_output_threads(threads(8));
+  if (unset("text-threads")) front_end->set_text_threads(threads(4));
+}
+
+absl::Status CheckConfig(const MergedConfig& merged) {
+  const ServerConfig& config = merged.config;
+  std::set<std::string> names;
+  for (const std::string& name : config.model().served_names()) {
+    if (!names.insert(name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(merged.origins.at("served-model-name"), ": ", name, " is given twice"));
+    }
+  }
+  const FrontEndConfig& front_end = config.front_end();
+  if (front_end.grpc_address().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        merged.origins.at("grpc-address"), ": expected HOST:PORT or unix:PATH, it is empty"));
+  }
+  const bool any_port = absl::EndsWith(front_end.grpc_address(), ":0");
+  if (front_end.grpc_address() == front_end.metrics_address() && !any_port) {
+    return absl::InvalidArgumentError(absl::StrCat("grpc-address and metrics-address are both ",
+                                                   front_end.grpc_address(),
+                                                   ": expected two different addresses"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace pagoda::daemon

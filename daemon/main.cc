@@ -1,0 +1,52 @@
+#include <cstdio>
+#include <exception>
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include "daemon/client/commands.h"
+#include "daemon/commands.h"
+#include "daemon/exit_code.h"
+#include "pagoda_version.h"
+
+namespace pagoda::daemon {
+namespace {
+
+// Fits the longest flag with its value, so that the helps begin in one column.
+constexpr size_t kHelpColumn = 46;
+
+int Run(int argc, char** argv) {
+  int exit_code = kExitOk;
+  CLI::App app("Pagoda serves large language models.", "pagoda");
+  app.set_version_flag("--version", "pagoda " PAGODA_VERSION);
+  app.get_formatter()->column_width(kHelpColumn);
+  app.require_subcommand(1);
+  RegisterServeCommand(app, &exit_code);
+  RegisterWorkerCommand(app, &exit_code);
+  RegisterGenerateCommand(app, &exit_code);
+  RegisterModelCommand(app, &exit_code);
+  RegisterHealthCommand(app, &exit_code);
+  RegisterVersionCommand(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help_or_version) {
+    return app.exit(help_or_version);
+  } catch (const CLI::ParseError& e) {
+    std::fprintf(stderr, "pagoda: %s; see pagoda --help\n", e.what());
+    return kExitUsage;
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace pagoda::daemon
+
+int main(int argc, char** argv) {
+  try {
+    return pagoda::daemon::Run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "pagoda: internal error: %s\n", e.what());
+    return pagoda::daemon::kExitFailure;
+  }
+}

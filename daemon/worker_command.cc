@@ -1,0 +1,46 @@
+#include <memory>
+#include <sys/socket.h>
+
+#include "daemon/commands.h"
+#include "daemon/exit_code.h"
+#include "engine/model/executor_factory.h"
+#include "kernels/base/log.h"
+#include "parallel/worker_loop.h"
+
+namespace pagoda::daemon {
+namespace {
+
+absl::StatusOr<std::unique_ptr<parallel::StepExecutor>> MakeExecutor(
+    const internal::v1::OpenWorker& open) {
+  SetLogLevel(open.config().log_level());
+  return engine::MakeStepExecutor(open);
+}
+
+bool IsSocket(int fd) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+}
+
+int RunWorkerCommand(int channel_fd) {
+  if (!IsSocket(channel_fd)) {
+    LogError("--channel-fd=%d: no socket; workers are started by pagoda serve", channel_fd);
+    return kExitUsage;
+  }
+  const absl::Status status = parallel::RunWorkerLoop(channel_fd, MakeExecutor);
+  // The daemon logs what went wrong; here only how to end. It is gone when the loop was cancelled.
+  return status.ok() || absl::IsCancelled(status) ? kExitOk : kExitWorkerLost;
+}
+
+}  // namespace
+
+void RegisterWorkerCommand(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("worker", "Run a model for pagoda serve, which starts it");
+  // Not in --help.
+  command->group("");
+  const auto channel_fd = std::make_shared<int>(-1);
+  command->add_option("--channel-fd", *channel_fd, "inherited socket")->required();
+  command->callback([channel_fd, exit_code] { *exit_code = RunWorkerCommand(*channel_fd); });
+}
+
+}  // namespace pagoda::daemon
