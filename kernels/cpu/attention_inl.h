@@ -10,6 +10,7 @@
 
 #include <type_traits>
 
+#include "kernels/cpu/gather_inl.h"
 #include "kernels/cpu/gemm_inl.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/simd_math.h"
@@ -30,6 +31,9 @@ struct AttentionScratch {
   X* q;            // [rows * group][q_stride]
   float* states;   // [rows * group][AttentionStateFloats]
   float* fresh;    // [kMaxRows][AttentionStateFloats], of one partition
+  const void**
+      keys;     // [kPartition], where each key of the partition lies; its value is v_offset on
+  char* zeros;  // [head_dim], stands for keys that are not there
   int64_t q_stride;
   int64_t d_pairs;
   int64_t d_panels;
@@ -56,6 +60,8 @@ struct AttentionScratch {
     q = reinterpret_cast<X*>(take(num_states * q_stride * static_cast<int64_t>(sizeof(X))));
     states = reinterpret_cast<float*>(take(num_states * state_floats * 4));
     fresh = reinterpret_cast<float*>(take(Dot::kMaxRows * state_floats * 4));
+    keys = reinterpret_cast<const void**>(take(kPartition * static_cast<int64_t>(sizeof(void*))));
+    zeros = take(head_dim * 4);
     total_bytes = p - static_cast<char*>(base);
   }
 };
@@ -73,6 +79,7 @@ class Attender {
 
   bool Run() {
     const int64_t num_states = int64_t{item_.num_rows} * shape_.group;
+    std::memset(s_.zeros, 0, shape_.head_dim * sizeof(float));
     PrepareQueries();
     for (int32_t part = item_.partition_begin; part < item_.partition_end; ++part) {
       base_ = part * kPartition;
@@ -120,44 +127,64 @@ class Attender {
     }
   }
 
-  // Null where the table leads outside the cache.
-  const Stored* KeyAt(int32_t position) const {
-    const int64_t block = item_.block_table[position / shape_.block_size];
-    if (block < 0 || block >= shape_.num_blocks) return nullptr;
-    return static_cast<const Stored*>(shape_.cache) + block * shape_.block_stride +
-           item_.kv_head * shape_.head_stride +
-           int64_t{position % shape_.block_size} * shape_.head_dim;
+  // Where keys [begin_, end_) of the partition lie; false where the table leads outside the cache.
+  // Around them, up to whole panels, are rows of zeros: what lies beyond may be unused, NaN or not
+  // ours, and is not touched.
+  bool FindKeys(int32_t panel_begin, int32_t panel_end) {
+    const Stored* const zeros = reinterpret_cast<const Stored*>(s_.zeros);
+    const auto* const cache =
+        static_cast<const Stored*>(shape_.cache) + item_.kv_head * shape_.head_stride;
+    for (int32_t p = base_ + panel_begin; p < begin_; ++p) s_.keys[p - base_] = zeros;
+    for (int32_t p = begin_; p < end_;) {
+      const int32_t in_table = p / shape_.block_size;
+      const int64_t block = item_.block_table[in_table];
+      if (block < 0 || block >= shape_.num_blocks) return false;
+      const int32_t first_slot = p - in_table * shape_.block_size;
+      const Stored* row =
+          cache + block * shape_.block_stride + int64_t{first_slot} * shape_.head_dim;
+      const int32_t left = shape_.block_size - first_slot;
+      const int32_t stop = left < end_ - p ? p + left : end_;
+      for (; p < stop; ++p, row += shape_.head_dim) s_.keys[p - base_] = row;
+    }
+    for (int32_t p = end_; p < base_ + panel_end; ++p) s_.keys[p - base_] = zeros;
+    return true;
   }
 
-  // Copies keys and values [begin_, end_) of the partition, and nothing else: what lies beyond may
-  // be unused, NaN or not ours. The rest of the panels that tiles read is zero.
+  const Stored* ValueOf(const void* key) const {
+    const auto* row = static_cast<const Stored*>(key);
+    return key == s_.zeros ? row : row + shape_.v_offset;
+  }
+
+  void PrefetchRow(const Stored* row) const {
+    for (int64_t byte = 0; byte < shape_.head_dim * static_cast<int64_t>(sizeof(Stored));
+         byte += 64) {
+      __builtin_prefetch(reinterpret_cast<const char*>(row) + byte);
+    }
+  }
+
   bool GatherPanels() {
     const int32_t panel_begin = (begin_ - base_) / kLanes * kLanes;
     const int32_t panel_end = static_cast<int32_t>(AlignUp(end_ - base_, kLanes));
-    const int64_t d_pairs = s_.d_pairs;
-    for (int32_t j = panel_begin; j < panel_end; j += 2) {
-      const Stored* k[2] = {nullptr, nullptr};
-      for (int32_t h = 0; h < 2; ++h) {
-        const int32_t position = base_ + j + h;
-        if (position < begin_ || position >= end_) continue;
-        k[h] = KeyAt(position);
-        if (k[h] == nullptr) return false;
+    if (!FindKeys(panel_begin, panel_end)) return false;
+    constexpr int64_t kPairElements = 2 * kLanes;
+    for (int32_t j = panel_begin; j < panel_end; j += kLanes) {
+      const int32_t ahead = j + kLanes < panel_end ? j + kLanes : j;
+      const Stored* rows[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        PrefetchRow(static_cast<const Stored*>(s_.keys[ahead + i]));
+        PrefetchRow(ValueOf(s_.keys[ahead + i]));
+        rows[i] = static_cast<const Stored*>(s_.keys[j + i]);
       }
-      for (int32_t h = 0; h < 2; ++h) {
-        auto* out = reinterpret_cast<Stored*>(s_.k_panels) +
-                    ((j + h) / kLanes * d_pairs * kLanes + (j + h) % kLanes) * 2;
-        for (int64_t p = 0; p < d_pairs; ++p) {
-          out[p * kLanes * 2] = k[h] == nullptr ? Stored{} : k[h][2 * p];
-          out[p * kLanes * 2 + 1] =
-              k[h] == nullptr || 2 * p + 1 >= shape_.head_dim ? Stored{} : k[h][2 * p + 1];
-        }
-      }
-      auto* out = reinterpret_cast<Stored*>(s_.v_panels) + int64_t{j} / 2 * kLanes * 2;
-      for (int64_t d = 0; d < s_.d_panels * kLanes; ++d) {
-        Stored* lane = out + (d / kLanes * (kPartition / 2) * kLanes + d % kLanes) * 2;
-        for (int32_t h = 0; h < 2; ++h) {
-          lane[h] = k[h] == nullptr || d >= shape_.head_dim ? Stored{} : k[h][shape_.v_offset + d];
-        }
+      TransposePairs(
+          rows,
+          s_.d_pairs,
+          reinterpret_cast<Stored*>(s_.k_panels) + j / kLanes * s_.d_pairs * kPairElements);
+      for (int i = 0; i < kLanes; i += 2) {
+        InterleaveRows(ValueOf(rows[i]),
+                       ValueOf(rows[i + 1]),
+                       shape_.head_dim,
+                       kPartition / 2 * kPairElements,
+                       reinterpret_cast<Stored*>(s_.v_panels) + (j + i) / 2 * kPairElements);
       }
     }
     return true;
@@ -202,8 +229,11 @@ class Attender {
     }
   }
 
-  // Scores of one row become weights, with their maximum and sum.
+  // Scores of one row become weights, with their maximum and sum. Exponents are to base 2: the
+  // factor is part of the scale. Panels [lo_panel, hi_panel) are the tile's; the row's own keys
+  // [lo, hi) may begin later or end earlier.
   void Softmax(int64_t state, int r, int32_t lo_panel, int32_t hi_panel) {
+    constexpr float kLog2E = 1.44269504f;
     const int32_t position = Position(state);
     const int32_t lo = FirstKey(position) - base_;
     const int32_t hi = (position + 1 < end_ ? position + 1 : end_) - base_;
@@ -213,26 +243,35 @@ class Attender {
         shape_.alibi_slopes == nullptr
             ? 0.0f
             : shape_.alibi_slopes[int64_t{item_.kv_head} * shape_.group + state % shape_.group];
+    const bool is_plain = shape_.soft_cap == 0.0f && slope == 0.0f;
+    const VecF scale = Set1(is_plain ? shape_.score_scale * kLog2E : shape_.score_scale);
     const VecF minus_infinity = Set1(-__builtin_inff());
+    const auto sees_all = [=](int32_t panel) {
+      return panel * kLanes >= lo && (panel + 1) * kLanes <= hi;
+    };
+    const auto sees = [=](int32_t panel) {
+      const VecI key = LaneIndex() + panel * kLanes;
+      return (key >= lo) & (key < hi);
+    };
     VecF max = minus_infinity;
     for (int32_t panel = lo_panel; panel < hi_panel; ++panel) {
-      VecF s = Load(scores + panel * kLanes) * Set1(shape_.score_scale);
-      if (shape_.soft_cap > 0.0f) s = Set1(shape_.soft_cap) * Tanh(s / Set1(shape_.soft_cap));
-      const VecI key = LaneIndex() + panel * kLanes;
-      if (slope != 0.0f) s = Fma(Set1(slope), ToFloat(key + (base_ - position)), s);
-      s = ((key >= lo) & (key < hi)) ? s : minus_infinity;
+      VecF s = Load(scores + panel * kLanes) * scale;
+      if (!is_plain) {
+        if (shape_.soft_cap > 0.0f) s = Set1(shape_.soft_cap) * Tanh(s / Set1(shape_.soft_cap));
+        s = Fma(Set1(slope), ToFloat(LaneIndex() + (panel * kLanes + base_ - position)), s) *
+            Set1(kLog2E);
+      }
+      if (!sees_all(panel)) s = sees(panel) ? s : minus_infinity;
       Store(s, scores + panel * kLanes);
       max = Max(max, s);
     }
     const float m = ReduceMax(max);
     VecF sum = Zero();
     for (int32_t panel = lo_panel; panel < hi_panel; ++panel) {
-      const VecI key = LaneIndex() + panel * kLanes;
-      VecF w = Exp(Load(scores + panel * kLanes) - Set1(m));
-      w = ((key >= lo) & (key < hi)) ? w : Zero();
+      VecF w = Exp2(Load(scores + panel * kLanes) - Set1(m));
+      if (!sees_all(panel)) w = sees(panel) ? w : Zero();
       // The sum is that of the weights as the values see them.
-      sum = sum + Dot::Rounded(w);
-      Dot::StoreX(w, weights + panel * kLanes);
+      sum = sum + Dot::StoreRounded(w, weights + panel * kLanes);
     }
     float* fresh = s_.fresh + r * s_.state_floats + s_.d_panels * kLanes;
     fresh[0] = m;
@@ -292,8 +331,8 @@ class Attender {
     }
     // NaN maxima spread: the comparison fails and the difference is NaN.
     const float m = tail[0] > later_tail[0] ? tail[0] : later_tail[0];
-    const VecF a = Exp(Set1(tail[0] - m));
-    const VecF b = Exp(Set1(later_tail[0] - m));
+    const VecF a = Exp2(Set1(tail[0] - m));
+    const VecF b = Exp2(Set1(later_tail[0] - m));
     for (int64_t i = 0; i < d_panels; ++i) {
       Store(Fma(Load(later + i * kLanes), b, Load(state + i * kLanes) * a), state + i * kLanes);
     }

@@ -38,8 +38,14 @@ struct DotBf16 {
     const __m256bh rounded = _mm512_cvtneps_pbh((__m512)v);
     std::memcpy(out, &rounded, 32);
   }
-  // What a probability becomes when it is rounded to X.
-  static PAGODA_INLINE VecF Rounded(VecF v) { return AsF(RoundToBf16(v)); }
+  // Stores and returns what was stored.
+  static PAGODA_INLINE VecF StoreRounded(VecF v, X* out) {
+    const __m256bh rounded = _mm512_cvtneps_pbh((__m512)v);
+    std::memcpy(out, &rounded, 32);
+    __m256i bits;
+    std::memcpy(&bits, &rounded, 32);
+    return AsF((VecU)_mm512_cvtepu16_epi32(bits) << 16);
+  }
 };
 #else
 // bfloat16 weights without the instruction: both halves are widened. x holds floats that are
@@ -71,7 +77,11 @@ struct DotBf16 {
   static PAGODA_INLINE VecF Finish(const VecF* acc) { return acc[0]; }
   static PAGODA_INLINE X ToX(float v) { return FromBf16(ToBf16(v)); }
   static PAGODA_INLINE void StoreX(VecF v, X* out) { Store(AsF(RoundToBf16(v)), out); }
-  static PAGODA_INLINE VecF Rounded(VecF v) { return AsF(RoundToBf16(v)); }
+  static PAGODA_INLINE VecF StoreRounded(VecF v, X* out) {
+    const VecF rounded = AsF(RoundToBf16(v));
+    Store(rounded, out);
+    return rounded;
+  }
 };
 #endif
 
@@ -113,7 +123,10 @@ struct DotF32 {
   }
   static PAGODA_INLINE X ToX(float v) { return v; }
   static PAGODA_INLINE void StoreX(VecF v, X* out) { Store(v, out); }
-  static PAGODA_INLINE VecF Rounded(VecF v) { return v; }
+  static PAGODA_INLINE VecF StoreRounded(VecF v, X* out) {
+    Store(v, out);
+    return v;
+  }
 };
 
 // Columns (panels) of a tile with kRows rows.

@@ -14,11 +14,10 @@ struct PhiloxVec {
 PAGODA_INLINE void MultiplyWide(VecU a, uint32_t m, VecU* high, VecU* low) {
 #if defined(__AVX512F__)
   const __m512i factor = _mm512_set1_epi64(m);
-  const __m512i even = _mm512_maskz_mul_epu32(0xff, (__m512i)a, factor);
-  const __m512i odd =
-      _mm512_maskz_mul_epu32(0xff, _mm512_maskz_srli_epi64(0xff, (__m512i)a, 32), factor);
-  *low = (VecU)_mm512_mask_mov_epi32(even, 0xaaaa, _mm512_maskz_slli_epi64(0xff, odd, 32));
-  *high = (VecU)_mm512_mask_mov_epi32(_mm512_maskz_srli_epi64(0xff, even, 32), 0xaaaa, odd);
+  const __m512i even = _mm512_mul_epu32((__m512i)a, factor);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), factor);
+  *low = (VecU)_mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+  *high = (VecU)_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
 #else
   typedef uint64_t Wide __attribute__((vector_size(64)));
   const Wide both = (Wide)a;

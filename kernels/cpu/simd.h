@@ -74,30 +74,46 @@ PAGODA_INLINE VecF Fma(VecF a, VecF b, VecF c) {
 // A NaN in b is kept.
 PAGODA_INLINE VecF Max(VecF a, VecF b) {
 #if defined(__AVX512F__)
-  // Unmasked, it makes GCC 12 warn of an uninitialised value.
-  return (VecF)_mm512_mask_max_ps((__m512)a, 0xffff, (__m512)a, (__m512)b);
+  return (VecF)_mm512_max_ps((__m512)a, (__m512)b);
 #else
   return a > b ? a : b;
 #endif
 }
 PAGODA_INLINE VecF Min(VecF a, VecF b) {
 #if defined(__AVX512F__)
-  return (VecF)_mm512_mask_min_ps((__m512)a, 0xffff, (__m512)a, (__m512)b);
+  return (VecF)_mm512_min_ps((__m512)a, (__m512)b);
 #else
   return a < b ? a : b;
 #endif
 }
 
-// Sums of lanes in one fixed order.
+// Lanes combined in one fixed order: i with i + 8, then i + 4, i + 2, i + 1.
 PAGODA_INLINE float ReduceAdd(VecF v) {
+#if defined(__AVX512F__)
+  const __m512 w = (__m512)v;
+  const __m256 a =
+      _mm256_add_ps(_mm512_castps512_ps256(w), (__m256)_mm512_extractf64x4_pd((__m512d)w, 1));
+  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+#else
   float lanes[kLanes];
   Store(v, lanes);
   for (int width = kLanes / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }
   return lanes[0];
+#endif
 }
 PAGODA_INLINE float ReduceMax(VecF v) {
+#if defined(__AVX512F__)
+  const __m512 w = (__m512)v;
+  const __m256 a =
+      _mm256_max_ps(_mm512_castps512_ps256(w), (__m256)_mm512_extractf64x4_pd((__m512d)w, 1));
+  const __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  const __m128 c = _mm_max_ps(b, _mm_movehl_ps(b, b));
+  return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+#else
   float lanes[kLanes];
   Store(v, lanes);
   for (int width = kLanes / 2; width > 0; width /= 2) {
@@ -105,6 +121,7 @@ PAGODA_INLINE float ReduceMax(VecF v) {
       lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
   }
   return lanes[0];
+#endif
 }
 
 // Nearest integer, ties to even, for |v| < 2^22.

@@ -32,6 +32,31 @@ PAGODA_INLINE VecF Exp(VecF x) {
   return x < Set1(-87.3f) ? Zero() : y;
 }
 
+// 2^x for x <= 0 (and a little above); 0 where the result would be subnormal.
+PAGODA_INLINE VecF Exp2(VecF x) {
+#if defined(__AVX512F__)
+  const VecF n = (VecF)_mm512_roundscale_ps((__m512)x, 0);
+#else
+  x = Max(Set1(-150.0f), x);
+  const VecF n = RoundSmall(x);
+#endif
+  const VecF r = x - n;
+  // Polynomial of degree 6 over [-0.5, 0.5] (Cephes exp2f).
+  VecF p = Set1(1.535336188e-4f);
+  p = Fma(p, r, Set1(1.339887440e-3f));
+  p = Fma(p, r, Set1(9.618437357e-3f));
+  p = Fma(p, r, Set1(5.550332471e-2f));
+  p = Fma(p, r, Set1(2.402264791e-1f));
+  p = Fma(p, r, Set1(6.931472028e-1f));
+  p = Fma(p, r, Set1(1.0f));
+#if defined(__AVX512F__)
+  p = (VecF)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  p = p * AsF((VecU)((Max(Set1(-127.0f), n) == n ? ToInt(n) + 127 : VecI{}) << 23));
+#endif
+  return x < Set1(-126.0f) ? Zero() : p;
+}
+
 // ln x for normal x > 0; -inf for 0.
 PAGODA_INLINE VecF Log(VecF x) {
   const VecU bits = AsU(x);
