@@ -17,8 +17,9 @@ constexpr int32_t kItemStates = 96;
 
 absl::Status Supported(DType dtype, const KvCacheView& cache, absl::string_view op) {
   PAGODA_RETURN_IF_ERROR(RequireDType(absl::StrCat(op, ".dtype"), dtype, {DType::kFloat32}));
-  return RequireDType(
-      absl::StrCat(op, ".cache.dtype"), cache.dtype, {DType::kFloat32, DType::kBFloat16});
+  PAGODA_RETURN_IF_ERROR(RequireDType(
+      absl::StrCat(op, ".cache.dtype"), cache.dtype, {DType::kFloat32, DType::kBFloat16}));
+  return RequireMultiple(absl::StrCat(op, ".cache.head_dim"), cache.head_dim, 8);
 }
 
 Element ElementOf(DType dtype) {

@@ -10,6 +10,7 @@
 
 #include <type_traits>
 
+#include "kernels/cpu/attention_scratch_inl.h"
 #include "kernels/cpu/gather_inl.h"
 #include "kernels/cpu/gemm_inl.h"
 #include "kernels/cpu/kernel_table.h"
@@ -17,54 +18,6 @@
 
 namespace pagoda::kernels::cpu {
 namespace {
-
-constexpr int64_t AlignUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
-// Scratch of one thread, laid out in one allocation.
-template <typename Dot>
-struct AttentionScratch {
-  using X = typename Dot::X;
-  char* k_panels;  // [kPartition / 16][d_pairs][16][2]
-  char* v_panels;  // [d_panels][kPartition / 2][16][2]
-  float* scores;   // [kMaxRows][kPartition]
-  X* weights;      // [kMaxRows][kPartition]
-  X* q;            // [rows * group][q_stride]
-  float* states;   // [rows * group][AttentionStateFloats]
-  float* fresh;    // [kMaxRows][AttentionStateFloats], of one partition
-  const void**
-      keys;     // [kPartition], where each key of the partition lies; its value is v_offset on
-  char* zeros;  // [head_dim], stands for keys that are not there
-  int64_t q_stride;
-  int64_t d_pairs;
-  int64_t d_panels;
-  int64_t state_floats;
-  int64_t total_bytes;
-
-  AttentionScratch(void* base, int32_t head_dim, int64_t num_states) {
-    d_pairs = (head_dim + 1) / 2;
-    d_panels = (head_dim + kLanes - 1) / kLanes;
-    q_stride = AlignUp(2 * d_pairs, 64 / static_cast<int64_t>(sizeof(X))) +
-               64 / static_cast<int64_t>(sizeof(X));
-    state_floats = AttentionStateFloats(head_dim);
-    char* p = static_cast<char*>(base);
-    const auto take = [&p](int64_t bytes) {
-      char* at = p;
-      p += AlignUp(bytes, 64);
-      return at;
-    };
-    k_panels = take(kPartition / kLanes * d_pairs * Dot::kPairBytes);
-    v_panels = take(d_panels * (kPartition / 2) * Dot::kPairBytes);
-    scores = reinterpret_cast<float*>(take(Dot::kMaxRows * kPartition * 4));
-    weights =
-        reinterpret_cast<X*>(take(Dot::kMaxRows * kPartition * static_cast<int64_t>(sizeof(X))));
-    q = reinterpret_cast<X*>(take(num_states * q_stride * static_cast<int64_t>(sizeof(X))));
-    states = reinterpret_cast<float*>(take(num_states * state_floats * 4));
-    fresh = reinterpret_cast<float*>(take(Dot::kMaxRows * state_floats * 4));
-    keys = reinterpret_cast<const void**>(take(kPartition * static_cast<int64_t>(sizeof(void*))));
-    zeros = take(head_dim * 4);
-    total_bytes = p - static_cast<char*>(base);
-  }
-};
 
 template <typename Dot>
 class Attender {
@@ -80,17 +33,18 @@ class Attender {
   bool Run() {
     const int64_t num_states = int64_t{item_.num_rows} * shape_.group;
     std::memset(s_.zeros, 0, shape_.head_dim * sizeof(float));
-    PrepareQueries();
+    PrepareQueries(num_states);
     for (int32_t part = item_.partition_begin; part < item_.partition_end; ++part) {
-      base_ = part * kPartition;
-      const int32_t last = item_.first_position + item_.num_rows - 1;
-      begin_ = FirstKey(item_.first_position);
-      end_ = last + 1 < base_ + kPartition ? last + 1 : base_ + kPartition;
-      if (!GatherPanels()) return false;
-      int64_t i = FirstStateThatSees(base_);
-      for (; i < num_states; i += Dot::kMaxRows) {
-        const int64_t count = num_states - i < Dot::kMaxRows ? num_states - i : Dot::kMaxRows;
-        Tile<Dot::kMaxRows>(i, static_cast<int>(count));
+      if (!EnterPartition(part)) return false;
+      const int64_t first = FirstStateThatSees(base_);
+      if (num_states - first <= Dot::kMaxRows) {
+        FewStates<Dot::kMaxRows>(first, static_cast<int>(num_states - first));
+        continue;
+      }
+      GatherPanels();
+      for (int64_t i = first; i < num_states; i += kTileRows) {
+        Tile<kTileRows>(i,
+                        static_cast<int>(num_states - i < kTileRows ? num_states - i : kTileRows));
       }
     }
     if (item_.partial == nullptr) WriteOutputs(num_states);
@@ -98,6 +52,14 @@ class Attender {
   }
 
  private:
+  // Six rows leave registers for four panels at once, which divides head_dim 64 and a partition
+  // evenly.
+  static constexpr int kTileRows = Dot::kMaxRows < 6 ? Dot::kMaxRows : 6;
+  // Panels of keys that a tile of few states works on at a time, so that they stay in the
+  // first-level cache.
+  static constexpr int32_t kChunkPanels = 4;
+  static constexpr int64_t kPairElements = 2 * kLanes;
+
   int32_t Position(int64_t state) const {
     return item_.first_position + static_cast<int32_t>(state / shape_.group);
   }
@@ -110,8 +72,7 @@ class Attender {
     return key > item_.first_position ? int64_t{key - item_.first_position} * shape_.group : 0;
   }
 
-  void PrepareQueries() {
-    const int64_t num_states = int64_t{item_.num_rows} * shape_.group;
+  void PrepareQueries(int64_t num_states) {
     for (int64_t i = 0; i < num_states; ++i) {
       const int64_t row = item_.row_begin + i / shape_.group;
       const int64_t head = int64_t{item_.kv_head} * shape_.group + i % shape_.group;
@@ -119,22 +80,26 @@ class Attender {
       X* to = s_.q + i * s_.q_stride;
       int64_t d = 0;
       for (; d + kLanes <= shape_.head_dim; d += kLanes) Dot::StoreX(Load(from + d), to + d);
-      for (; d < 2 * s_.d_pairs; ++d) to[d] = d < shape_.head_dim ? Dot::ToX(from[d]) : X{};
+      for (; d < shape_.head_dim; ++d) to[d] = Dot::ToX(from[d]);
       // Sum 0: no key yet.
-      float* state = item_.partial == nullptr ? s_.states + i * s_.state_floats
-                                              : item_.partial + i * item_.partial_stride;
-      state[s_.d_panels * kLanes + 1] = 0.0f;
+      s_.Tail(item_.partial == nullptr ? s_.states + i * s_.state_floats
+                                       : item_.partial + i * item_.partial_stride)[1] = 0.0f;
     }
   }
 
-  // Where keys [begin_, end_) of the partition lie; false where the table leads outside the cache.
-  // Around them, up to whole panels, are rows of zeros: what lies beyond may be unused, NaN or not
-  // ours, and is not touched.
-  bool FindKeys(int32_t panel_begin, int32_t panel_end) {
-    const Stored* const zeros = reinterpret_cast<const Stored*>(s_.zeros);
+  // Sets which keys are seen here and where they lie; false where the table leads outside the
+  // cache. Around them, up to whole panels, are rows of zeros: what lies beyond may be unused, NaN
+  // or not ours, and is not touched.
+  bool EnterPartition(int32_t partition) {
+    base_ = partition * kPartition;
+    const int32_t last = item_.first_position + item_.num_rows - 1;
+    begin_ = FirstKey(item_.first_position);
+    end_ = last + 1 < base_ + kPartition ? last + 1 : base_ + kPartition;
+    panel_begin_ = (begin_ - base_) / kLanes;
+    panel_end_ = static_cast<int32_t>(AlignUp(end_ - base_, kLanes)) / kLanes;
     const auto* const cache =
         static_cast<const Stored*>(shape_.cache) + item_.kv_head * shape_.head_stride;
-    for (int32_t p = base_ + panel_begin; p < begin_; ++p) s_.keys[p - base_] = zeros;
+    for (int32_t p = base_ + panel_begin_ * kLanes; p < begin_; ++p) s_.keys[p - base_] = s_.zeros;
     for (int32_t p = begin_; p < end_;) {
       const int32_t in_table = p / shape_.block_size;
       const int64_t block = item_.block_table[in_table];
@@ -146,15 +111,23 @@ class Attender {
       const int32_t stop = left < end_ - p ? p + left : end_;
       for (; p < stop; ++p, row += shape_.head_dim) s_.keys[p - base_] = row;
     }
-    for (int32_t p = end_; p < base_ + panel_end; ++p) s_.keys[p - base_] = zeros;
+    for (int32_t p = end_; p < base_ + panel_end_ * kLanes; ++p) s_.keys[p - base_] = s_.zeros;
     return true;
   }
 
-  const Stored* ValueOf(const void* key) const {
-    const auto* row = static_cast<const Stored*>(key);
-    return key == s_.zeros ? row : row + shape_.v_offset;
+  const Stored* KeyOf(int32_t key) const { return static_cast<const Stored*>(s_.keys[key]); }
+  const Stored* ValueOf(int32_t key) const {
+    return s_.keys[key] == s_.zeros ? KeyOf(key) : KeyOf(key) + shape_.v_offset;
   }
 
+  // Sixteen rows of keys, or of values where `panel` counts on past the last panel of keys.
+  void PrefetchPanel(int32_t panel) const {
+    const bool is_value = panel >= panel_end_;
+    if (is_value) panel += panel_begin_ - panel_end_;
+    if (panel >= panel_end_) return;
+    for (int32_t key = panel * kLanes; key < (panel + 1) * kLanes; ++key)
+      PrefetchRow(is_value ? ValueOf(key) : KeyOf(key));
+  }
   void PrefetchRow(const Stored* row) const {
     for (int64_t byte = 0; byte < shape_.head_dim * static_cast<int64_t>(sizeof(Stored));
          byte += 64) {
@@ -162,32 +135,39 @@ class Attender {
     }
   }
 
-  bool GatherPanels() {
-    const int32_t panel_begin = (begin_ - base_) / kLanes * kLanes;
-    const int32_t panel_end = static_cast<int32_t>(AlignUp(end_ - base_, kLanes));
-    if (!FindKeys(panel_begin, panel_end)) return false;
-    constexpr int64_t kPairElements = 2 * kLanes;
-    for (int32_t j = panel_begin; j < panel_end; j += kLanes) {
-      const int32_t ahead = j + kLanes < panel_end ? j + kLanes : j;
-      const Stored* rows[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        PrefetchRow(static_cast<const Stored*>(s_.keys[ahead + i]));
-        PrefetchRow(ValueOf(s_.keys[ahead + i]));
-        rows[i] = static_cast<const Stored*>(s_.keys[j + i]);
-      }
-      TransposePairs(
-          rows,
-          s_.d_pairs,
-          reinterpret_cast<Stored*>(s_.k_panels) + j / kLanes * s_.d_pairs * kPairElements);
-      for (int i = 0; i < kLanes; i += 2) {
-        InterleaveRows(ValueOf(rows[i]),
-                       ValueOf(rows[i + 1]),
-                       shape_.head_dim,
-                       kPartition / 2 * kPairElements,
-                       reinterpret_cast<Stored*>(s_.v_panels) + (j + i) / 2 * kPairElements);
-      }
+  PAGODA_INLINE void GatherKeys(int32_t panel, char* out) const {
+    const Stored* rows[kLanes];
+    for (int i = 0; i < kLanes; ++i) rows[i] = KeyOf(panel * kLanes + i);
+    TransposePairs(rows, s_.d_pairs, reinterpret_cast<Stored*>(out));
+  }
+  // Elements [d_begin, d_begin + d_count) of the panel's values; v_panels `stride_bytes` apart.
+  PAGODA_INLINE void GatherValues(
+      int32_t panel, int64_t d_begin, int64_t d_count, int64_t stride_bytes, char* out) const {
+    for (int i = 0; i < kLanes; i += 2) {
+      InterleaveRows(ValueOf(panel * kLanes + i) + d_begin,
+                     ValueOf(panel * kLanes + i + 1) + d_begin,
+                     d_count,
+                     stride_bytes / static_cast<int64_t>(sizeof(Stored)),
+                     reinterpret_cast<Stored*>(out + i / 2 * Dot::kPairBytes));
     }
-    return true;
+  }
+
+  // ---- Many states: all panels of the partition are gathered once, then tiles of states pass over
+  // them.
+
+  void GatherPanels() {
+    for (int32_t panel = panel_begin_; panel < panel_end_; ++panel) {
+      PrefetchPanel(panel + kChunkPanels);
+      GatherKeys(panel, s_.k_panels + panel * s_.k_panel_bytes);
+    }
+    for (int32_t panel = panel_begin_; panel < panel_end_; ++panel) {
+      PrefetchPanel(panel_end_ - panel_begin_ + panel + kChunkPanels);
+      GatherValues(panel,
+                   0,
+                   shape_.head_dim,
+                   s_.v_panel_bytes,
+                   s_.v_panels + panel * kLanes / 2 * Dot::kPairBytes);
+    }
   }
 
   template <int kRows>
@@ -201,24 +181,36 @@ class Attender {
     if (lo >= hi) return;
     const int32_t lo_panel = lo / kLanes;
     const int32_t hi_panel = static_cast<int32_t>(AlignUp(hi, kLanes)) / kLanes;
-    Scores<kRows>(first_state, lo_panel, hi_panel);
+    Scores<kRows>(first_state, lo_panel, hi_panel, s_.k_panels + lo_panel * s_.k_panel_bytes);
     for (int r = 0; r < kRows; ++r) Softmax(first_state + r, r, lo_panel, hi_panel);
-    WeightedValues<kRows>(lo_panel, hi_panel);
+    constexpr int kCols = ValueCols<kRows>();
+    int64_t d_panel = 0;
+    for (; d_panel + kCols <= s_.d_panels; d_panel += kCols)
+      Values<kRows, kCols>(d_panel, lo_panel, hi_panel);
+    for (; d_panel < s_.d_panels; ++d_panel) Values<kRows, 1>(d_panel, lo_panel, hi_panel);
     for (int r = 0; r < kRows; ++r) Keep(first_state + r, r);
   }
 
   template <int kRows>
-  void Scores(int64_t first_state, int32_t lo_panel, int32_t hi_panel) {
-    constexpr int kCols = TileCols<Dot>(kRows);
+  static constexpr int ValueCols() {
+    return TileCols<Dot>(kRows) > 4 ? 4 : TileCols<Dot>(kRows);
+  }
+
+  // Of keys in panels [lo_panel, hi_panel), which lie one after another at k_panels.
+  template <int kRows>
+  void Scores(int64_t first_state, int32_t lo_panel, int32_t hi_panel, const char* k_panels) {
+    constexpr int kCols = TileCols<Dot>(kRows) > 4 ? 4 : TileCols<Dot>(kRows);
     int32_t panel = lo_panel;
-    for (; panel + kCols <= hi_panel; panel += kCols) ScoresOf<kRows, kCols>(first_state, panel);
-    for (; panel < hi_panel; ++panel) ScoresOf<kRows, 1>(first_state, panel);
+    for (; panel + kCols <= hi_panel; panel += kCols, k_panels += kCols * s_.k_panel_bytes) {
+      ScoresOf<kRows, kCols>(first_state, panel, k_panels);
+    }
+    for (; panel < hi_panel; ++panel, k_panels += s_.k_panel_bytes)
+      ScoresOf<kRows, 1>(first_state, panel, k_panels);
   }
   template <int kRows, int kCols>
-  PAGODA_INLINE void ScoresOf(int64_t first_state, int32_t panel) {
+  PAGODA_INLINE void ScoresOf(int64_t first_state, int32_t panel, const char* k_panels) {
     const char* panels[kCols];
-    for (int c = 0; c < kCols; ++c)
-      panels[c] = s_.k_panels + (panel + c) * s_.d_pairs * Dot::kPairBytes;
+    for (int c = 0; c < kCols; ++c) panels[c] = k_panels + c * s_.k_panel_bytes;
     VecF acc[kRows][kCols][Dot::kAccs] = {};
     MultiplyTile<Dot, kRows, kCols, false>(
         s_.q + first_state * s_.q_stride, s_.q_stride, panels, s_.d_pairs, acc);
@@ -228,6 +220,80 @@ class Attender {
       }
     }
   }
+
+  template <int kRows, int kCols>
+  PAGODA_INLINE void Values(int64_t d_panel, int32_t lo_panel, int32_t hi_panel) {
+    const char* panels[kCols];
+    for (int c = 0; c < kCols; ++c) {
+      panels[c] = s_.v_panels + (d_panel + c) * s_.v_panel_bytes +
+                  int64_t{lo_panel} * kLanes / 2 * Dot::kPairBytes;
+    }
+    VecF acc[kRows][kCols][Dot::kAccs] = {};
+    MultiplyTile<Dot, kRows, kCols, false>(s_.weights + lo_panel * kLanes,
+                                           kPartition,
+                                           panels,
+                                           int64_t{hi_panel - lo_panel} * kLanes / 2,
+                                           acc);
+    StoreValues<kRows, kCols>(d_panel, acc);
+  }
+  template <int kRows, int kCols>
+  PAGODA_INLINE void StoreValues(int64_t d_panel, const VecF (&acc)[kRows][kCols][Dot::kAccs]) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int c = 0; c < kCols; ++c) {
+        Store(Dot::Finish(acc[r][c]), s_.fresh + r * s_.state_floats + (d_panel + c) * kLanes);
+      }
+    }
+  }
+
+  // ---- Few states (decoding): gathering costs as much as using, so that each chunk is used while
+  // it is near.
+
+  template <int kRows>
+  void FewStates(int64_t first_state, int num_rows) {
+    if constexpr (kRows > 1) {
+      if (num_rows < kRows) return FewStates<kRows - 1>(first_state, num_rows);
+    }
+    for (int32_t panel = panel_begin_; panel < panel_end_; panel += kChunkPanels) {
+      const int32_t end = panel + kChunkPanels < panel_end_ ? panel + kChunkPanels : panel_end_;
+      for (int32_t p = panel; p < end; ++p) {
+        PrefetchPanel(p + kChunkPanels);
+        GatherKeys(p, s_.k_panels + (p - panel) * s_.k_panel_bytes);
+      }
+      Scores<kRows>(first_state, panel, end, s_.k_panels);
+    }
+    for (int r = 0; r < kRows; ++r) Softmax(first_state + r, r, panel_begin_, panel_end_);
+    constexpr int kCols = ValueCols<kRows>();
+    int64_t d_panel = 0;
+    for (; d_panel + kCols <= s_.d_panels; d_panel += kCols) ChunkedValues<kRows, kCols>(d_panel);
+    for (; d_panel < s_.d_panels; ++d_panel) ChunkedValues<kRows, 1>(d_panel);
+    for (int r = 0; r < kRows; ++r) Keep(first_state + r, r);
+  }
+
+  template <int kRows, int kCols>
+  PAGODA_INLINE void ChunkedValues(int64_t d_panel) {
+    constexpr int64_t kStrideBytes = kChunkPanels * kLanes / 2 * Dot::kPairBytes;
+    const int64_t d_begin = d_panel * kLanes;
+    const int64_t d_left = shape_.head_dim - d_begin;
+    const char* panels[kCols];
+    for (int c = 0; c < kCols; ++c) panels[c] = s_.v_panels + c * kStrideBytes;
+    VecF acc[kRows][kCols][Dot::kAccs] = {};
+    for (int32_t panel = panel_begin_; panel < panel_end_; panel += kChunkPanels) {
+      const int32_t end = panel + kChunkPanels < panel_end_ ? panel + kChunkPanels : panel_end_;
+      for (int32_t p = panel; p < end; ++p) {
+        if (d_panel == 0) PrefetchPanel(panel_end_ - panel_begin_ + p + kChunkPanels);
+        GatherValues(p,
+                     d_begin,
+                     d_left < kCols * kLanes ? d_left : kCols * kLanes,
+                     kStrideBytes,
+                     s_.v_panels + (p - panel) * kLanes / 2 * Dot::kPairBytes);
+      }
+      MultiplyTile<Dot, kRows, kCols, false>(
+          s_.weights + panel * kLanes, kPartition, panels, int64_t{end - panel} * kLanes / 2, acc);
+    }
+    StoreValues<kRows, kCols>(d_panel, acc);
+  }
+
+  // ---- One state.
 
   // Scores of one row become weights, with their maximum and sum. Exponents are to base 2: the
   // factor is part of the scale. Panels [lo_panel, hi_panel) are the tile's; the row's own keys
@@ -258,8 +324,8 @@ class Attender {
       VecF s = Load(scores + panel * kLanes) * scale;
       if (!is_plain) {
         if (shape_.soft_cap > 0.0f) s = Set1(shape_.soft_cap) * Tanh(s / Set1(shape_.soft_cap));
-        s = Fma(Set1(slope), ToFloat(LaneIndex() + (panel * kLanes + base_ - position)), s) *
-            Set1(kLog2E);
+        const VecI distance = LaneIndex() + (panel * kLanes + base_ - position);
+        s = Fma(Set1(slope), ToFloat(distance), s) * Set1(kLog2E);
       }
       if (!sees_all(panel)) s = sees(panel) ? s : minus_infinity;
       Store(s, scores + panel * kLanes);
@@ -273,82 +339,23 @@ class Attender {
       // The sum is that of the weights as the values see them.
       sum = sum + Dot::StoreRounded(w, weights + panel * kLanes);
     }
-    float* fresh = s_.fresh + r * s_.state_floats + s_.d_panels * kLanes;
-    fresh[0] = m;
-    fresh[1] = ReduceAdd(sum);
+    float* tail = s_.Tail(s_.fresh + r * s_.state_floats);
+    tail[0] = m;
+    tail[1] = ReduceAdd(sum);
   }
 
-  template <int kRows>
-  void WeightedValues(int32_t lo_panel, int32_t hi_panel) {
-    constexpr int kCols = TileCols<Dot>(kRows) > 4 ? 4 : TileCols<Dot>(kRows);
-    int64_t panel = 0;
-    for (; panel + kCols <= s_.d_panels; panel += kCols)
-      ValuesOf<kRows, kCols>(panel, lo_panel, hi_panel);
-    for (; panel < s_.d_panels; ++panel) ValuesOf<kRows, 1>(panel, lo_panel, hi_panel);
-  }
-  template <int kRows, int kCols>
-  PAGODA_INLINE void ValuesOf(int64_t panel, int32_t lo_panel, int32_t hi_panel) {
-    const int64_t first_pair = int64_t{lo_panel} * kLanes / 2;
-    const char* panels[kCols];
-    for (int c = 0; c < kCols; ++c) {
-      panels[c] = s_.v_panels + ((panel + c) * (kPartition / 2) + first_pair) * Dot::kPairBytes;
-    }
-    VecF acc[kRows][kCols][Dot::kAccs] = {};
-    MultiplyTile<Dot, kRows, kCols, false>(s_.weights + lo_panel * kLanes,
-                                           kPartition,
-                                           panels,
-                                           int64_t{hi_panel - lo_panel} * kLanes / 2,
-                                           acc);
-    for (int r = 0; r < kRows; ++r) {
-      for (int c = 0; c < kCols; ++c) {
-        Store(Dot::Finish(acc[r][c]), s_.fresh + r * s_.state_floats + (panel + c) * kLanes);
-      }
-    }
-  }
-
+  // A row whose window begins after this partition has nothing here.
   void Keep(int64_t state, int r) {
     const float* fresh = s_.fresh + r * s_.state_floats;
-    // A row whose window has passed this partition by, or that comes before it, has nothing here.
-    if (FirstKey(Position(state)) > Position(state) || FirstKey(Position(state)) >= end_) return;
-    if (item_.partial != nullptr) {
-      float* out = item_.partial + state * item_.partial_stride;
-      for (int64_t i = 0; i < s_.d_panels * kLanes + kLanes; i += kLanes)
-        Store(Load(fresh + i), out + i);
+    if (FirstKey(Position(state)) >= end_) return;
+    if (item_.partial == nullptr) {
+      MergeState(fresh, s_.d_panels, s_.states + state * s_.state_floats);
       return;
     }
-    MergeState(fresh, s_.d_panels, s_.states + state * s_.state_floats);
+    float* out = item_.partial + state * item_.partial_stride;
+    for (int64_t i = 0; i <= s_.d_panels; ++i) Store(Load(fresh + i * kLanes), out + i * kLanes);
   }
 
- public:
-  // Adds the state of later keys to that of earlier ones. A state whose sum is 0 is empty.
-  static void MergeState(const float* later, int64_t d_panels, float* state) {
-    float* tail = state + d_panels * kLanes;
-    const float* later_tail = later + d_panels * kLanes;
-    if (later_tail[1] == 0.0f) return;
-    if (tail[1] == 0.0f) {
-      for (int64_t i = 0; i <= d_panels; ++i) Store(Load(later + i * kLanes), state + i * kLanes);
-      return;
-    }
-    // NaN maxima spread: the comparison fails and the difference is NaN.
-    const float m = tail[0] > later_tail[0] ? tail[0] : later_tail[0];
-    const VecF a = Exp2(Set1(tail[0] - m));
-    const VecF b = Exp2(Set1(later_tail[0] - m));
-    for (int64_t i = 0; i < d_panels; ++i) {
-      Store(Fma(Load(later + i * kLanes), b, Load(state + i * kLanes) * a), state + i * kLanes);
-    }
-    tail[0] = m;
-    tail[1] = tail[1] * a[0] + later_tail[1] * b[0];
-  }
-
-  static void WriteState(const float* state, int32_t head_dim, float v_scale, float* out) {
-    const int64_t d_panels = (head_dim + kLanes - 1) / kLanes;
-    const VecF factor = Set1(v_scale / state[d_panels * kLanes + 1]);
-    for (int64_t d = 0; d < head_dim; d += kLanes) {
-      StorePartial(Load(state + d) * factor, out + d, head_dim - d);
-    }
-  }
-
- private:
   void WriteOutputs(int64_t num_states) {
     for (int64_t i = 0; i < num_states; ++i) {
       const int64_t row = item_.row_begin + i / shape_.group;
@@ -363,9 +370,13 @@ class Attender {
   const AttentionShape& shape_;
   const AttentionItem& item_;
   AttentionScratch<Dot> s_;
-  int32_t base_ = 0;   // of the partition, as a position
-  int32_t begin_ = 0;  // first and
-  int32_t end_ = 0;    // last + 1 key that any row sees here
+  // Of the partition at hand: its first position; first and last + 1 key that any row sees; panels
+  // that hold those.
+  int32_t base_ = 0;
+  int32_t begin_ = 0;
+  int32_t end_ = 0;
+  int32_t panel_begin_ = 0;
+  int32_t panel_end_ = 0;
 };
 
 bool Attend(const AttentionShape& shape, const AttentionItem& item, void* scratch) {
@@ -381,19 +392,16 @@ size_t AttentionScratchBytes(const AttentionShape& shape, int64_t max_rows) {
              : AttentionScratch<DotF32>(nullptr, shape.head_dim, num_states).total_bytes;
 }
 
-void MergePartials(const float* partials,
+void MergePartials(float* partials,
                    int64_t partial_stride,
                    int32_t num_partials,
                    int32_t head_dim,
                    float v_scale,
                    float* out) {
   const int64_t d_panels = (head_dim + kLanes - 1) / kLanes;
-  // The first partial of a row is scratch of this call: merging into it saves a buffer.
-  float* state = const_cast<float*>(partials);
-  for (int32_t i = 1; i < num_partials; ++i) {
-    Attender<DotF32>::MergeState(partials + i * partial_stride, d_panels, state);
-  }
-  Attender<DotF32>::WriteState(state, head_dim, v_scale, out);
+  for (int32_t i = 1; i < num_partials; ++i)
+    MergeState(partials + i * partial_stride, d_panels, partials);
+  WriteState(partials, head_dim, v_scale, out);
 }
 
 }  // namespace

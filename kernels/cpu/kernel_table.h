@@ -102,7 +102,7 @@ struct KernelTable {
   bool (*attend)(const AttentionShape& shape, const AttentionItem& item, void* scratch);
   // Merges states 0 .. num_partials - 1 (partial_stride floats apart) in order and writes the
   // output row.
-  void (*merge_partials)(const float* partials,
+  void (*merge_partials)(float* partials,
                          int64_t partial_stride,
                          int32_t num_partials,
                          int32_t head_dim,
