@@ -1,0 +1,415 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/linear/plan_cache.h"
+#include "kernels/cuda/weights.h"
+
+namespace pagoda::kernels::cuda {
+namespace {
+
+absl::Status CheckDriver() {
+  int driver_version = 0;
+  if (cudaDriverGetVersion(&driver_version) != cudaSuccess || driver_version == 0) {
+    return NoDriverError();
+  }
+  // A driver runs programs of its own major version, whatever the minor one.
+  if (driver_version / 1000 < CUDART_VERSION / 1000) {
+    return DriverTooOldError(driver_version, CUDART_VERSION);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDeviceIndex(int device_index) {
+  int num_devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&num_devices);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && num_devices == 0)) {
+    (void)cudaGetLastError();
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return NoDeviceError(visible == nullptr ? "" : visible);
+  }
+  PAGODA_RETURN_IF_ERROR(CudaStatus(error, "cudaGetDeviceCount", "opening the device"));
+  if (device_index < 0 || device_index >= num_devices) {
+    return NoSuchDeviceError(device_index, num_devices);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GemmArgs> ToGemmArgs(const LinearParams& p) {
+  if (p.weight.format != WeightFormat::kRowMajor) {
+    return UnsupportedError("linear", "a weight that is not row-major");
+  }
+  if (p.weight.dtype != p.x_dtype ||
+      (p.y_dtype != p.x_dtype && p.y_dtype != DType::kFloat32)) {
+    return UnsupportedError(
+        "linear", absl::StrCat("x of ", DTypeName(p.x_dtype), ", weight of ",
+                               DTypeName(p.weight.dtype), ", y of ", DTypeName(p.y_dtype),
+                               "; x and weight must be alike, y like them or float32"));
+  }
+  constexpr int64_t kMost = int64_t{1} << 30;
+  if (p.m > kMost || p.weight.n > kMost || p.weight.k > kMost) {
+    return UnsupportedError("linear", absl::StrCat("m = ", p.m, ", n = ", p.weight.n,
+                                                   ", k = ", p.weight.k, " of 2^30 at most"));
+  }
+  GemmArgs args;
+  args.x = p.x;
+  args.weight = p.weight.data;
+  args.bias = static_cast<const float*>(p.bias);
+  args.residual = p.residual;
+  args.y = p.y;
+  args.x_stride = p.x_stride;
+  args.y_stride = p.y_stride;
+  args.m = static_cast<int32_t>(p.m);
+  args.n = static_cast<int32_t>(p.weight.n);
+  args.k = static_cast<int32_t>(p.weight.k);
+  args.y_is_float = p.y_dtype == DType::kFloat32 ? 1 : 0;
+  return args;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(const BackendOptions& options) {
+  auto backend = std::unique_ptr<CudaBackend>(new CudaBackend());
+  PAGODA_RETURN_IF_ERROR(backend->Open(options));
+  return backend;
+}
+
+absl::Status CudaBackend::Open(const BackendOptions& options) {
+  PAGODA_RETURN_IF_ERROR(CheckDriver());
+  PAGODA_RETURN_IF_ERROR(CheckDeviceIndex(options.device_index));
+  const int device = options.device_index;
+  const auto check = [](cudaError_t error, absl::string_view call) {
+    return CudaStatus(error, call, "opening the device");
+  };
+  PAGODA_RETURN_IF_ERROR(check(cudaSetDevice(device), "cudaSetDevice"));
+  cudaDeviceProp properties = {};
+  PAGODA_RETURN_IF_ERROR(
+      check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
+  if (properties.major != 9 || properties.minor != 0) {
+    return UnsupportedDeviceError(properties.name, properties.major, properties.minor);
+  }
+  context_.device_index = device;
+  context_.name = properties.name;
+  context_.label = absl::StrCat("device ", device, " (", properties.name, ")");
+  context_.num_sms = properties.multiProcessorCount;
+  context_.max_block_shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin);
+  context_.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
+  PAGODA_RETURN_IF_ERROR(
+      check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+  PAGODA_ASSIGN_OR_RETURN(linear_, LinearRunner::Create(context_, PlanCache::DefaultFolder()));
+  PAGODA_ASSIGN_OR_RETURN(sampler_, Sampler::Create(context_));
+  attention_ = std::make_unique<AttentionRunner>(context_);
+  uploader_ = std::make_unique<WeightUploader>(context_);
+  return absl::OkStatus();
+}
+
+CudaBackend::~CudaBackend() {
+  if (context_.stream != nullptr) (void)cudaStreamSynchronize(context_.stream);
+  for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
+  for (const PendingEvent& pending : pending_events_) cudaEventDestroy(pending.event);
+  for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
+  uploader_.reset();
+  attention_.reset();
+  sampler_.reset();
+  linear_.reset();
+  if (context_.stream != nullptr) cudaStreamDestroy(context_.stream);
+}
+
+absl::Status CudaBackend::Finish(absl::string_view op, const absl::Status& status) const {
+  return AtPlace(status, op, context_.label);
+}
+
+absl::Status CudaBackend::FinishCall(absl::string_view op,
+                                     absl::string_view call,
+                                     cudaError_t error) const {
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return Finish(op, CudaStatus(error, call, op));
+}
+
+absl::StatusOr<DeviceInfo> CudaBackend::Info() {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  PAGODA_RETURN_IF_ERROR(
+      FinishCall("info", "cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)));
+  return DeviceInfo{
+      .name = context_.name, .total_memory_bytes = total_bytes, .free_memory_bytes = free_bytes};
+}
+
+absl::StatusOr<DType> CudaBackend::ActivationDType(DType weight_dtype) const {
+  if (weight_dtype == DType::kBFloat16 || weight_dtype == DType::kFloat16) return weight_dtype;
+  return UnsupportedError("backend",
+                          absl::StrCat("weights of ", DTypeName(weight_dtype),
+                                       "; supported are bfloat16 and float16 (--dtype)"));
+}
+
+// ---- Memory.
+
+absl::StatusOr<Buffer> CudaBackend::Allocate(size_t size_bytes, absl::string_view purpose) {
+  if (context_.recording) return NotWhileRecordingError("Allocate");
+  if (size_bytes == 0) return Buffer();
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, size_bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    PAGODA_ASSIGN_OR_RETURN(const DeviceInfo info, Info());
+    return DeviceOutOfMemoryError(purpose, size_bytes, info.free_memory_bytes,
+                                  info.total_memory_bytes);
+  }
+  PAGODA_RETURN_IF_ERROR(FinishCall(purpose, "cudaMalloc", error));
+  Buffer buffer(data, size_bytes, [](void* memory) { cudaFree(memory); });
+  PAGODA_RETURN_IF_ERROR(FinishCall(
+      purpose, "cudaMemsetAsync", cudaMemsetAsync(data, 0, size_bytes, context_.stream)));
+  return buffer;
+}
+
+absl::StatusOr<Buffer> CudaBackend::AllocateHost(size_t size_bytes, absl::string_view purpose) {
+  if (context_.recording) return NotWhileRecordingError("AllocateHost");
+  if (size_bytes == 0) return Buffer();
+  void* data = nullptr;
+  const cudaError_t error = cudaHostAlloc(&data, size_bytes, cudaHostAllocDefault);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        size_bytes, " bytes of pinned host memory for ", purpose,
+        " could not be had: free host memory or raise the limit of locked memory"));
+  }
+  PAGODA_RETURN_IF_ERROR(FinishCall(purpose, "cudaHostAlloc", error));
+  std::memset(data, 0, size_bytes);
+  (*pinned_)[static_cast<const char*>(data)] = size_bytes;
+  return Buffer(data, size_bytes, [pinned = pinned_](void* memory) {
+    pinned->erase(static_cast<const char*>(memory));
+    cudaFreeHost(memory);
+  });
+}
+
+bool CudaBackend::IsPinned(const void* host, size_t size_bytes) const {
+  const char* begin = static_cast<const char*>(host);
+  auto it = pinned_->upper_bound(begin);
+  if (it == pinned_->begin()) return false;
+  --it;
+  return begin + size_bytes <= it->first + it->second;
+}
+
+absl::Status CudaBackend::CopyToDevice(void* device, const void* host, size_t size_bytes) {
+  if (size_bytes == 0) return absl::OkStatus();
+  return FinishCall(
+      "copy_to_device", "cudaMemcpyAsync",
+      cudaMemcpyAsync(device, host, size_bytes, cudaMemcpyHostToDevice, context_.stream));
+}
+
+absl::Status CudaBackend::CopyToHost(void* host, const void* device, size_t size_bytes) {
+  if (size_bytes == 0) return absl::OkStatus();
+  return FinishCall(
+      "copy_to_host", "cudaMemcpyAsync",
+      cudaMemcpyAsync(host, device, size_bytes, cudaMemcpyDeviceToHost, context_.stream));
+}
+
+// ---- Order.
+
+absl::Status CudaBackend::Synchronize() {
+  if (context_.recording) return NotWhileRecordingError("Synchronize");
+  return FinishCall("synchronize", "cudaStreamSynchronize", cudaStreamSynchronize(context_.stream));
+}
+
+absl::StatusOr<uint64_t> CudaBackend::RecordEvent() {
+  if (context_.recording) return NotWhileRecordingError("RecordEvent");
+  cudaEvent_t event = nullptr;
+  if (free_events_.empty()) {
+    PAGODA_RETURN_IF_ERROR(FinishCall("record_event", "cudaEventCreateWithFlags",
+                                      cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
+  } else {
+    event = free_events_.back();
+    free_events_.pop_back();
+  }
+  const absl::Status recorded =
+      FinishCall("record_event", "cudaEventRecord", cudaEventRecord(event, context_.stream));
+  if (!recorded.ok()) {
+    free_events_.push_back(event);
+    return recorded;
+  }
+  pending_events_.push_back({next_event_id_, event});
+  return next_event_id_++;
+}
+
+absl::StatusOr<bool> CudaBackend::EventPassed(uint64_t event) {
+  if (event == 0 || event >= next_event_id_) {
+    return absl::InvalidArgumentError(absl::StrCat("event ", event, " was never recorded"));
+  }
+  while (!pending_events_.empty() && pending_events_.front().id <= event) {
+    const cudaError_t error = cudaEventQuery(pending_events_.front().event);
+    if (error == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    // An op that failed on the device is reported here, after the fact.
+    PAGODA_RETURN_IF_ERROR(FinishCall("an op before the event", "cudaEventQuery", error));
+    free_events_.push_back(pending_events_.front().event);
+    pending_events_.pop_front();
+  }
+  return true;
+}
+
+// ---- Graphs.
+
+absl::Status CudaBackend::BeginGraph() {
+  if (context_.recording) return NotWhileRecordingError("BeginGraph");
+  // Relaxed: a kernel that is loaded at its first launch may allocate.
+  PAGODA_RETURN_IF_ERROR(
+      FinishCall("begin_graph", "cudaStreamBeginCapture",
+                 cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeRelaxed)));
+  context_.recording = true;
+  recorded_attention_ = false;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GraphId> CudaBackend::EndGraph() {
+  if (!context_.recording) {
+    return absl::FailedPreconditionError("EndGraph without BeginGraph");
+  }
+  context_.recording = false;
+  cudaGraph_t graph = nullptr;
+  PAGODA_RETURN_IF_ERROR(FinishCall("end_graph", "cudaStreamEndCapture",
+                                    cudaStreamEndCapture(context_.stream, &graph)));
+  Graph recorded = {.launches = attention_->launches(), .has_attention = recorded_attention_};
+  absl::Status status = FinishCall("end_graph", "cudaGraphInstantiate",
+                                   cudaGraphInstantiate(&recorded.exec, graph, 0));
+  cudaGraphDestroy(graph);
+  PAGODA_RETURN_IF_ERROR(status);
+  status = FinishCall("end_graph", "cudaGraphUpload", cudaGraphUpload(recorded.exec, context_.stream));
+  if (!status.ok()) {
+    cudaGraphExecDestroy(recorded.exec);
+    return status;
+  }
+  graphs_.push_back(recorded);
+  return static_cast<GraphId>(graphs_.size() - 1);
+}
+
+absl::Status CudaBackend::LaunchGraph(GraphId id) {
+  if (context_.recording) return NotWhileRecordingError("LaunchGraph");
+  if (id < 0 || static_cast<size_t>(id) >= graphs_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("graph ", id, " does not exist"));
+  }
+  const Graph& graph = graphs_[id];
+  const AttentionRunner::Launches wanted = attention_->launches();
+  if (graph.has_attention && ((wanted.decode && !graph.launches.decode) ||
+                              (wanted.prefill && !graph.launches.prefill))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("graph ", id, " was recorded for a batch without ",
+                     wanted.prefill && !graph.launches.prefill ? "prefill" : "decode",
+                     " sequences, and the prepared batch has some"));
+  }
+  context_.weights_written = false;  // a graph waits for all before it
+  return FinishCall("launch_graph", "cudaGraphLaunch",
+                    cudaGraphLaunch(graph.exec, context_.stream));
+}
+
+// ---- Weights.
+
+WeightFormat CudaBackend::PreferredFormat(DType, int64_t, int64_t) const {
+  return WeightFormat::kRowMajor;
+}
+
+size_t CudaBackend::LinearBytes(const LinearWeight& weight) const {
+  return static_cast<size_t>(weight.n) * static_cast<size_t>(weight.k) * DTypeBytes(weight.dtype);
+}
+
+absl::Status CudaBackend::PackLinear(const PackLinearParams& p) {
+  PAGODA_RETURN_IF_ERROR(Validate(p));
+  if (context_.recording) return NotWhileRecordingError("PackLinear");
+  if (p.weight.format != WeightFormat::kRowMajor) {
+    return UnsupportedError("pack_linear", "a weight that is not row-major");
+  }
+  const int64_t count = p.rows * p.weight.k;
+  const size_t row_bytes = static_cast<size_t>(p.weight.k) * DTypeBytes(p.weight.dtype);
+  char* const to = static_cast<char*>(const_cast<void*>(p.weight.data)) +
+                   static_cast<size_t>(p.row_offset) * row_bytes;
+  const size_t source_bytes = static_cast<size_t>(count) * DTypeBytes(p.source_dtype);
+  return Finish("pack_linear",
+                uploader_->Run({.source = p.source,
+                                .source_dtype = p.source_dtype,
+                                .source_is_pinned = IsPinned(p.source, source_bytes),
+                                .to = to,
+                                .to_dtype = p.weight.dtype,
+                                .count = count}));
+}
+
+absl::Status CudaBackend::FillNormal(const FillNormalParams& p) {
+  PAGODA_RETURN_IF_ERROR(Validate(p));
+  if (context_.recording) return NotWhileRecordingError("FillNormal");
+  if (p.weight.format != WeightFormat::kRowMajor) {
+    return UnsupportedError("fill_normal", "a weight that is not row-major");
+  }
+  return Finish("fill_normal",
+                cuda::FillNormal(context_, {.data = const_cast<void*>(p.weight.data),
+                                            .dtype = p.weight.dtype,
+                                            .count = p.weight.n * p.weight.k,
+                                            .stddev = p.stddev,
+                                            .seed = p.seed,
+                                            .first_index = static_cast<uint64_t>(p.element_offset)}));
+}
+
+// ---- Ops.
+
+absl::Status CudaBackend::ResolveTokens(const ResolveTokensParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("resolve_tokens", cuda::ResolveTokens(context_, params));
+}
+
+absl::Status CudaBackend::Embedding(const EmbeddingParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("embedding", cuda::Embedding(context_, params));
+}
+
+absl::Status CudaBackend::GatherRows(const GatherRowsParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("gather_rows", cuda::GatherRows(context_, params));
+}
+
+absl::Status CudaBackend::RmsNorm(const RmsNormParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("rms_norm", cuda::RmsNorm(context_, params));
+}
+
+absl::Status CudaBackend::SiluMul(const SiluMulParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("silu_mul", cuda::SiluMul(context_, params));
+}
+
+absl::Status CudaBackend::Linear(const LinearParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  if (params.m == 0) return absl::OkStatus();
+  PAGODA_ASSIGN_OR_RETURN(const GemmArgs args, ToGemmArgs(params));
+  return Finish("linear", linear_->Run(params.x_dtype, args));
+}
+
+absl::Status CudaBackend::PrepareAttention(const AttentionBatch& batch) {
+  PAGODA_RETURN_IF_ERROR(Validate(batch));
+  if (context_.recording) return NotWhileRecordingError("PrepareAttention");
+  return Finish("prepare_attention", attention_->Prepare(batch));
+}
+
+absl::Status CudaBackend::RopeKvWrite(const RopeKvWriteParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  const bool programmatic = !std::exchange(context_.weights_written, false);
+  return Finish("rope_kv_write", LaunchRopeKvWrite(params, programmatic, context_.stream));
+}
+
+absl::Status CudaBackend::PagedAttention(const PagedAttentionParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  recorded_attention_ = true;
+  return Finish("paged_attention", attention_->Run(params));
+}
+
+absl::Status CudaBackend::Sample(const SampleParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("sample", sampler_->Run(params));
+}
+
+}  // namespace pagoda::kernels::cuda

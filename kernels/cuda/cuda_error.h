@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace pagoda::kernels::cuda {
+
+// The failures of the cuda backend, one constructor each.
+
+// OK, or INTERNAL naming the call, what it was about and the library's reason.
+absl::Status CublasStatus(cublasStatus_t error, absl::string_view call, absl::string_view detail);
+// A failure of the device as the caller of the backend sees it: its op and device are named. The context is lost: the
+// worker must end.
+absl::Status AtPlace(const absl::Status& status, absl::string_view op, absl::string_view device);
+
+// Reasons for which a device cannot be opened; each says what to do.
+absl::Status NoDriverError();
+absl::Status DriverTooOldError(int driver_version, int needed_version);
+absl::Status NoDeviceError(absl::string_view visible_devices);
+absl::Status NoSuchDeviceError(int device_index, int num_devices);
+absl::Status UnsupportedDeviceError(absl::string_view name, int major, int minor);
+absl::Status DeviceOutOfMemoryError(absl::string_view purpose,
+                                    uint64_t wanted_bytes,
+                                    uint64_t free_bytes,
+                                    uint64_t total_bytes);
+
+// A combination that no kernel of the module covers.
+absl::Status UnsupportedError(absl::string_view op, absl::string_view what);
+// A call that cannot be recorded into a graph.
+absl::Status NotWhileRecordingError(absl::string_view call);
+
+}  // namespace pagoda::kernels::cuda

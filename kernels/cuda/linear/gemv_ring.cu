@@ -1,0 +1,174 @@
+#include <algorithm>
+
+#include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/linear/gemm_device.cuh"
+#include "kernels/cuda/linear/gemv.h"
+
+namespace pagoda::kernels::cuda {
+namespace {
+
+// One stage: long enough for the copy engine to run at full speed, short enough that eight warps with four stages each
+// (64 KB in flight on an SM, half as much again as the latency of memory asks for) leave half the SM to the next kernel.
+constexpr int kStageBytes = 2048;
+constexpr int kStageVectors = kStageBytes / 16;
+constexpr int kMaxWarps = 16;
+
+// Outputs a warp computes at a time: with several rows of x, two share the unpacking of x.
+constexpr int RowsAtOnce(int m) { return m == 1 ? 1 : 2; }
+
+// Position of a warp in its stream of stages: chunks of a group of rows, then the next group.
+struct RingCursor {
+  int group;
+  int chunk;
+};
+
+// Persistent blocks; warp w of block b computes groups of rows w * gridDim.x + b, + all warps, ... so that what is left
+// over is spread over the SMs. No warp waits for another once x is there.
+template <typename T, int kM>
+__global__ void __launch_bounds__(kMaxWarps * 32)
+    GemvRingKernel(const __grid_constant__ GemmArgs a, int num_stages) {
+  constexpr int kRows = RowsAtOnce(kM);
+  constexpr int kChunkVectors = kStageVectors / kRows;  // of one row
+  extern __shared__ __align__(128) uint4 shared[];
+  __shared__ float scratch[kM * 32];
+  LaunchNext();
+
+  const int lane = threadIdx.x & 31;
+  const int warp = threadIdx.x >> 5;
+  const int num_warps = blockDim.x >> 5;
+  const int num_vectors = a.k / kVector;
+  const int num_chunks = (num_vectors + kChunkVectors - 1) / kChunkVectors;
+  const int num_groups = (a.n + kRows - 1) / kRows;
+  const int group_stride = gridDim.x * num_warps;
+  const int first_group = warp * gridDim.x + blockIdx.x;
+
+  uint4* ring = shared + warp * num_stages * kStageVectors;
+  uint4* x = shared + num_warps * num_stages * kStageVectors;
+  uint64_t* barriers =
+      reinterpret_cast<uint64_t*>(x + kM * num_vectors) + warp * num_stages;
+
+  RingCursor next = {first_group, 0};
+  const uint64_t policy = EvictFirstPolicy();
+  const auto issue = [&](int stage) {
+    const int vectors = min(kChunkVectors, num_vectors - next.chunk * kChunkVectors);
+    const int first_row = next.group * kRows;
+    const int rows = min(kRows, a.n - first_row);
+    BarrierExpect(barriers + stage, rows * vectors * 16);
+    for (int r = 0; r < rows; ++r) {
+      const uint4* source = static_cast<const uint4*>(a.weight) +
+                            int64_t{first_row + r} * num_vectors + next.chunk * kChunkVectors;
+      BulkLoadOnce(ring + stage * kStageVectors + r * kChunkVectors, source, vectors * 16,
+                   barriers + stage, policy);
+    }
+    if (++next.chunk == num_chunks) next = {next.group + group_stride, 0};
+  };
+  if (lane == 0) {
+    for (int s = 0; s < num_stages; ++s) BarrierInit(barriers + s, 1);
+    BarrierInitFence();
+    for (int s = 0; s < num_stages && next.group < num_groups; ++s) issue(s);
+  }
+  WaitForPrevious();
+  StageInput<T, kM>(a, x, scratch);
+
+  int stage = 0;
+  uint32_t parity = 0;
+  for (int group = first_group; group < num_groups; group += group_stride) {
+    // Lane m * kRows + r finishes output (m, r).
+    const int out_m = lane / kRows;
+    const int out_n = group * kRows + lane % kRows;
+    const bool finishes = lane < kM * kRows && out_n < a.n;
+    const float addend = finishes ? Addend<T>(a, out_m, out_n) : 0.0f;
+    float acc[kRows][kM][2] = {};
+    for (int chunk = 0; chunk < num_chunks; ++chunk) {
+      const int vectors = min(kChunkVectors, num_vectors - chunk * kChunkVectors);
+      BarrierWait(barriers + stage, parity);
+#pragma unroll
+      for (int i = 0; i < kChunkVectors / 32; ++i) {
+        const int v = i * 32 + lane;
+        if (v < vectors) {
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) {
+            DotVector<T, kM>(ring[stage * kStageVectors + r * kChunkVectors + v],
+                             x + chunk * kChunkVectors + v, num_vectors, acc[r]);
+          }
+        }
+      }
+      __syncwarp();  // all lanes have read the stage
+      if (lane == 0 && next.group < num_groups) issue(stage);
+      if (++stage == num_stages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+    float result = 0.0f;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float sum = WarpSum(acc[r][m][0] + acc[r][m][1]);
+        if (lane == m * kRows + r) result = sum;
+      }
+    }
+    if (finishes) StoreOutput<T>(a, out_m, out_n, result + addend);
+  }
+}
+
+size_t SharedBytes(const GemvRingConfig& config, const GemmArgs& a) {
+  const size_t stages = size_t{1} * config.warps * config.stages;
+  return stages * (kStageBytes + sizeof(uint64_t)) + size_t{2} * a.m * a.k;
+}
+
+template <typename T, int kM>
+absl::Status LaunchForRows(const DeviceContext& context,
+                           const GemvRingConfig& config,
+                           const GemmArgs& a) {
+  const int groups = (a.n + RowsAtOnce(kM) - 1) / RowsAtOnce(kM);
+  const int blocks = std::min(context.num_sms * config.blocks_per_sm,
+                              (groups + config.warps - 1) / config.warps);
+  return Launch(context,
+                {.kernel = "gemv_ring",
+                 .grid = static_cast<unsigned>(blocks),
+                 .block = static_cast<unsigned>(config.warps * 32),
+                 .shared_bytes = SharedBytes(config, a)},
+                GemvRingKernel<T, kM>,
+                a,
+                config.stages);
+}
+
+}  // namespace
+
+bool GemvRingFits(const DeviceContext& context, const GemvRingConfig& config, const GemmArgs& a) {
+  // Configurations also come from files.
+  constexpr int kMaxStages = 64;
+  if (config.warps < 1 || config.warps > kMaxWarps || config.stages < 1 ||
+      config.stages > kMaxStages || config.blocks_per_sm < 1 || config.blocks_per_sm > 8) {
+    return false;
+  }
+  // The runtime keeps 1 KB of each block for itself.
+  constexpr int kReservedBytes = 1024;
+  const int available =
+      (context.max_block_shared_bytes + kReservedBytes) / config.blocks_per_sm - kReservedBytes;
+  constexpr int kStaticBytes = kMaxGemvRows * 32 * 4;
+  return a.m >= 1 && a.m <= kMaxGemvRows && GemmVectorAligned(a) &&
+         SharedBytes(config, a) + kStaticBytes <= static_cast<size_t>(available);
+}
+
+absl::Status LaunchGemvRing(const DeviceContext& context,
+                            const GemvRingConfig& config,
+                            DType dtype,
+                            const GemmArgs& a) {
+  return DispatchDType(dtype, "linear", [&]<typename T>() {
+    switch (a.m) {
+      case 1:
+        return LaunchForRows<T, 1>(context, config, a);
+      case 2:
+        return LaunchForRows<T, 2>(context, config, a);
+      case 3:
+        return LaunchForRows<T, 3>(context, config, a);
+      default:
+        return LaunchForRows<T, 4>(context, config, a);
+    }
+  });
+}
+
+}  // namespace pagoda::kernels::cuda

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/device_context.h"
+#include "kernels/cuda/linear/linear_plan.h"
+#include "kernels/cuda/linear/linear_tuner.h"
+#include "kernels/cuda/linear/lt_gemm.h"
+#include "kernels/cuda/linear/plan_cache.h"
+#include "kernels/cuda/linear/skinny.h"
+
+namespace pagoda::kernels::cuda {
+
+// The op linear: chooses a plan for each (type, n, k, bucket of m) by measurement, once for a machine (PlanCache), and
+// runs it. Thread-compatible.
+class LinearRunner {
+ public:
+  // `context` must outlive it. Takes about 52 MB of device memory.
+  static absl::StatusOr<std::unique_ptr<LinearRunner>> Create(const DeviceContext& context,
+                                                              const std::string& cache_folder);
+  ~LinearRunner();
+  LinearRunner(const LinearRunner&) = delete;
+  LinearRunner& operator=(const LinearRunner&) = delete;
+
+  // Measures first if the key is new and nothing is being recorded: run a bucket once before recording it. While
+  // recording, an unmeasured key takes a default. REQUIRES: args.m > 0.
+  absl::Status Run(DType dtype, const GemmArgs& args);
+
+  // Whether Run takes args with an input transform.
+  bool SupportsTransform(DType dtype, const GemmArgs& args);
+
+  // For tests and benchmarks: one plan, without choosing.
+  absl::Status RunPlan(const DeviceContext& context,
+                       DType dtype,
+                       const GemmArgs& args,
+                       const LinearPlan& plan);
+  // For benchmarks: every candidate's measurement, cuBLASLt's first.
+  absl::StatusOr<std::vector<LinearTuner::Measurement>> MeasureAll(const LinearKey& key);
+
+  // Stops measuring: keys that have no plan take the default.
+  void set_measure(bool measure) { measure_ = measure; }
+
+ private:
+  explicit LinearRunner(const DeviceContext& context) : context_(context) {}
+  absl::Status Init(const std::string& cache_folder);
+  bool Fits(const GemmArgs& args, const LinearPlan& plan) const;
+  LinearPlan DefaultPlan(const GemmArgs& args) const;
+  const LinearPlan& PlanFor(DType dtype, const GemmArgs& args);
+  void MeasureKey(const LinearKey& key, const GemmArgs& args);
+
+  // ---- Constant after Init.
+  const DeviceContext& context_;
+  void* workspace_ = nullptr;  // cuBLASLt's, then partials and counters of SkinnyWorkspace
+  SkinnyWorkspace skinny_;
+  std::unique_ptr<LtGemm> lt_;
+  std::unique_ptr<PlanCache> cache_;
+  // ---- State.
+  LinearPlanTable plans_;
+  LinearPlan fallback_;  // what PlanFor returned last for a key without a plan
+  bool measure_ = true;
+};
+
+}  // namespace pagoda::kernels::cuda

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/primitives.cuh"
+#include "kernels/cuda/sample/sample_args.h"
+
+// What both sampling kernels are made of: the order of tokens, the noise, and a search for the noisiest token that
+// computes noise only for those that can win.
+
+namespace pagoda::kernels::cuda {
+
+inline constexpr int kGroup = 4;  // tokens that share a Philox block; one 16-byte load
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// ---- Order: higher value first, lower id on ties. Keys order like (value, -id); 0 is below every token and
+// kNanKey above.
+
+inline constexpr unsigned long long kNoKey = 0;
+inline constexpr unsigned long long kNanKey = ~0ull;
+
+// Monotone map of floats to integers; -0 equals +0. NaN is not mapped.
+__device__ __forceinline__ uint32_t OrderedBits(float value) {
+  const uint32_t bits = __float_as_uint(value + 0.0f);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float FromOrderedBits(uint32_t ordered) {
+  return __uint_as_float((ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered);
+}
+__device__ __forceinline__ unsigned long long SortKey(float value, int32_t id) {
+  return static_cast<unsigned long long>(OrderedBits(value)) << 32 | ~static_cast<uint32_t>(id);
+}
+__device__ __forceinline__ float KeyValue(unsigned long long key) {
+  return FromOrderedBits(static_cast<uint32_t>(key >> 32));
+}
+__device__ __forceinline__ int32_t KeyId(unsigned long long key) {
+  return static_cast<int32_t>(~static_cast<uint32_t>(key));
+}
+
+__device__ __forceinline__ unsigned long long WarpMaxKey(unsigned long long key) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    const unsigned long long other = __shfl_xor_sync(kFullWarp, key, offset);
+    key = other > key ? other : key;
+  }
+  return key;
+}
+
+// Largest key of the block, in every thread. `scratch` has 32 elements; two uses of one scratch are separated by
+// __syncthreads.
+__device__ __forceinline__ unsigned long long BlockMaxKey(unsigned long long key,
+                                                          unsigned long long* scratch) {
+  key = WarpMaxKey(key);
+  const int lane = threadIdx.x & 31;
+  if (lane == 0) scratch[threadIdx.x >> 5] = key;
+  __syncthreads();
+  const int num_warps = (blockDim.x + 31) >> 5;
+  return WarpMaxKey(lane < num_warps ? scratch[lane] : kNoKey);
+}
+
+// ---- Noise.
+
+__device__ __forceinline__ PhiloxBlock NoiseBits(uint64_t seed, int64_t position, int32_t group) {
+  return Philox4x32(seed, static_cast<uint64_t>(position), static_cast<uint64_t>(group));
+}
+
+// The accurate logf: near 1, where the largest noise is made, an approximate one has no correct digit.
+__device__ __forceinline__ float Gumbel(uint32_t bits) { return -logf(-logf(UniformFromBits(bits))); }
+
+__device__ __forceinline__ float Exp2Approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The best token that a thread has met, and the best of its block to prune by.
+//
+// A token's value is v = (z - offset) / temperature + g with g = -log(-log(u)). As -log(u) >= 1 - u, v > B needs
+// 1 - u < exp((z - offset) / temperature - B): one exponential for four tokens, and after the first few thousand tokens
+// hardly any group passes.
+struct NoisyBest {
+  float value = -INFINITY;
+  int32_t id = -1;
+
+  __device__ unsigned long long Key() const { return id < 0 ? kNoKey : SortKey(value, id); }
+};
+
+struct NoiseParams {
+  uint64_t seed;
+  int64_t position;
+  float temperature;
+  float offset;
+  float scale_log2;  // log2(e) / temperature
+};
+
+// Meets tokens 4 * group .. 4 * group + 3; those out of play have z = -inf. `block_best` (shared memory) is the
+// OrderedBits of the best value that any thread of the block has met, at first those of -inf. Ids met by one thread
+// ascend.
+__device__ __forceinline__ void MeetGroup(const float (&z)[kGroup],
+                                          int32_t group,
+                                          const NoiseParams& noise,
+                                          uint32_t* block_best,
+                                          NoisyBest* best) {
+  const float largest = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
+  const PhiloxBlock bits = NoiseBits(noise.seed, noise.position, group);
+  const uint32_t largest_bits =
+      max(max(bits.word[0], bits.word[1]), max(bits.word[2], bits.word[3]));
+  const float bound = FromOrderedBits(*static_cast<volatile uint32_t*>(block_best)) * kLog2E;
+  // Room for the rounding of the fast arithmetic here; -inf bounds nothing.
+  const float slack = 0.02f + 4e-7f * fabsf(bound);
+  const float exponent = (largest - noise.offset) * noise.scale_log2 - bound + slack;
+  // 1 - u of the smallest is the uniform of the complement.
+  if (!(Exp2Approx(exponent) >= UniformFromBits(~largest_bits))) return;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    if (!(z[i] > -INFINITY)) continue;
+    const float value = (z[i] - noise.offset) / noise.temperature + Gumbel(bits.word[i]);
+    if (value > best->value || best->id < 0) {
+      *best = {value, group * kGroup + i};
+      atomicMax(block_best, OrderedBits(value));
+    }
+  }
+}
+
+}  // namespace pagoda::kernels::cuda

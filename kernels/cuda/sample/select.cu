@@ -1,0 +1,235 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/sample/cluster_row.cuh"
+#include "kernels/cuda/sample/sampler.h"
+
+// Rows that want more than an argmax of their logits.
+
+namespace pagoda::kernels::cuda {
+namespace {
+
+// top_k, top_p and the draw by block 0 alone, on the sorted list of the tokens that can be kept. `mass` is that of all
+// tokens in play; without meaning if top_k drops some. Returns the token's key in block 0.
+__device__ unsigned long long DrawFromList(
+    ClusterRow& z, const SampleRow& row, bool has_top_k, int size, double mass) {
+  __shared__ int num_kept;
+  if (threadIdx.x < 32) {
+    const auto value = [&](int i) { return KeyValue(z.list()[i]); };
+    int kept = size;
+    if (has_top_k) kept = min(size, row.top_k);
+    if (row.top_p < 1.0f) {
+      if (has_top_k) {
+        mass = 0.0;
+        for (int i = threadIdx.x; i < kept; i += 32) mass += z.Weight(value(i));
+#pragma unroll
+        for (int offset = 16; offset > 0; offset >>= 1) {
+          mass += __shfl_xor_sync(kFullWarp, mass, offset);
+        }
+      }
+      kept = z.FirstReaching(kept, row.top_p * mass, value) + 1;
+    }
+    if (threadIdx.x == 0) num_kept = kept;
+  }
+  __syncthreads();
+  NoisyBest best;
+  for (int i = threadIdx.x; i < num_kept; i += kSelectThreads) {
+    const unsigned long long key = z.list()[i];
+    const int32_t id = KeyId(key);
+    const PhiloxBlock bits = NoiseBits(row.seed, row.position, id / kGroup);
+    const int word = id % kGroup;
+    const uint32_t word_bits = word < 2 ? (word == 0 ? bits.word[0] : bits.word[1])
+                                        : (word == 2 ? bits.word[2] : bits.word[3]);
+    const float noisy = z.Scaled(KeyValue(key)) + Gumbel(word_bits);
+    if (best.id < 0 || noisy > best.value || (noisy == best.value && id < best.id)) {
+      best = {noisy, id};
+    }
+  }
+  return z.BlockMax(best.Key());
+}
+
+// Temperature and filters, then the noise. The key is block 0's alone if `only_leader`.
+__device__ unsigned long long Draw(ClusterRow& z, const SampleRow& row, float largest, bool* only_leader) {
+  *only_leader = false;
+  z.SetScale(largest, row.temperature);
+  Cutoff in_play = AllFinite();
+  if (row.min_p > 0.0f) {
+    const float floor = largest + row.temperature * logf(row.min_p);
+    in_play.value = fmaxf(floor, -FLT_MAX);
+    z.SetInPlay(in_play);
+  }
+  const bool has_top_p = row.top_p < 1.0f;
+  const bool has_typical = row.typical_p < 1.0f;
+  uint32_t count = z.CountInPlay();
+  const bool has_top_k = row.top_k > 0 && static_cast<uint32_t>(row.top_k) < count;
+  double mass = 0.0;
+  if (has_top_p && !has_top_k) mass = z.MassInPlay().total;
+
+  // What the first filter keeps lies above a bound; if few tokens do, one block finishes alone.
+  ClusterRow::Bracket bracket = {in_play.value, INFINITY, count, 0, 0.0};
+  if (has_top_k) {
+    bracket = z.Narrow<Order::kLogit, false>(count, row.top_k);
+  } else if (has_top_p) {
+    bracket = z.Narrow<Order::kLogit, true>(count, row.top_p * mass);
+  }
+  if (!has_typical && bracket.count_low <= kListCapacity) {
+    *only_leader = true;
+    const int size = z.GatherSorted<Order::kLogit>(bracket.low, INFINITY);
+    return z.IsLeader() ? DrawFromList(z, row, has_top_k, size, mass) : kNoKey;
+  }
+
+  if (has_top_k) {
+    z.SetInPlay(z.CutBracket<Order::kLogit, false>(bracket, row.top_k));
+    count = row.top_k;
+    if (has_top_p) {
+      mass = z.MassInPlay().total;
+      z.KeepMass(count, row.top_p * mass);
+    }
+  } else if (has_top_p) {
+    z.SetInPlay(z.CutBracket<Order::kLogit, true>(bracket, row.top_p * mass));
+  }
+  if (has_typical) {
+    const ClusterRow::Mass total = z.MassInPlay();
+    z.KeepTypicalMass(z.CountInPlay(), static_cast<float>(total.weighted / total.total),
+                      row.typical_p * total.total);
+  }
+  return z.DrawNoisy(row);
+}
+
+// Log-probability and rank of the token, and the top entries.
+__device__ void Score(ClusterRow& z,
+                      const SampleParams& p,
+                      int64_t row_idx,
+                      int32_t token,
+                      float largest,
+                      float temperature) {
+  const SampleRow& row = p.row_params[row_idx];
+  z.SetScale(largest, temperature);
+  const double log_sum = log(z.MassInPlay().total);
+  const auto logprob = [&](float value) {
+    return static_cast<float>(static_cast<double>(value - largest) / temperature - log_sum);
+  };
+  const float value = z.ValueOf(token);
+  const uint32_t rank = z.CountBefore(value, token) + 1;
+  if (z.IsLeader() && threadIdx.x == 0) {
+    p.logprobs[row_idx] = logprob(value);
+    p.ranks[row_idx] = static_cast<int32_t>(rank);
+  }
+  if (p.max_top == 0) return;
+  const int num_top = min(row.num_logprobs, p.vocab_size);
+  if (num_top > 0) {
+    z.SetInPlay(AllTokens());
+    if (num_top < p.vocab_size) z.KeepCount(p.vocab_size, num_top);
+    z.GatherSorted<Order::kLogit>(-INFINITY, INFINITY);
+  }
+  if (!z.IsLeader()) return;
+  for (int t = threadIdx.x; t < p.max_top; t += kSelectThreads) {
+    const unsigned long long key = t < num_top ? z.list()[t] : kNoKey;
+    p.top_ids[row_idx * p.max_top + t] = t < num_top ? KeyId(key) : -1;
+    p.top_logprobs[row_idx * p.max_top + t] = t < num_top ? logprob(KeyValue(key)) : -INFINITY;
+  }
+}
+
+__device__ bool IsFiniteKey(unsigned long long key) {
+  return key != kNanKey && key != kNoKey && isfinite(KeyValue(key));
+}
+
+__device__ void SampleInCluster(ClusterRow& z, const SampleParams& p, int64_t row_idx) {
+  const SampleRow& row = p.row_params[row_idx];
+  const float* logits = p.logits + row_idx * p.logits_stride;
+  const bool is_changed = row.allowed_begin < row.allowed_end ||
+                          row.masked_begin < row.masked_end || row.bias_begin < row.bias_end ||
+                          row.penalty_begin < row.penalty_end;
+  z.Load(logits);
+  const unsigned long long raw = z.Largest();
+  const bool is_finite = IsFiniteKey(raw);
+  unsigned long long best = raw;
+  if (is_finite && is_changed) {
+    z.Process(p, row);
+    best = z.Largest();
+  }
+  const bool best_finite = is_finite && IsFiniteKey(best);
+  bool only_leader = false;
+  unsigned long long drawn = kNoKey;
+  int32_t token = kNonFinite;
+  if (is_finite && row.target_token >= 0) {
+    token = min(row.target_token, p.vocab_size - 1);
+  } else if (best_finite) {
+    drawn = row.temperature == 0.0f ? best : Draw(z, row, KeyValue(best), &only_leader);
+    token = drawn == kNoKey ? kNonFinite : KeyId(drawn);
+  }
+  if (z.IsLeader() && threadIdx.x == 0) {
+    p.tokens[row_idx] = token;
+    if (row.slot >= 0 && row.slot < p.num_slots && row.target_token < 0) {
+      p.last_tokens[row.slot] = token;
+    }
+  }
+  if (row.num_logprobs < 0) return;
+  if (only_leader) {
+    drawn = z.FromLeader(drawn);
+    token = drawn == kNoKey ? kNonFinite : KeyId(drawn);
+  }
+  if (token < 0) return;
+  if (row.processed_logprobs != 0 && best_finite) {
+    Score(z, p, row_idx, token, KeyValue(best), row.temperature > 0.0f ? row.temperature : 1.0f);
+  } else {
+    if (is_changed) {
+      z.Sync();  // nobody still reads the changed row
+      z.Load(logits);
+      z.Sync();
+    }
+    Score(z, p, row_idx, token, KeyValue(raw), 1.0f);
+  }
+  z.Sync();  // nobody still reads this block's tokens, or block 0 its list
+}
+
+// Clusters take rows in turn.
+__global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kSelectThreads, 3)
+    SelectKernel(const __grid_constant__ SampleParams p, int32_t chunk) {
+  extern __shared__ __align__(128) char shared[];
+  LaunchNext();
+  ClusterRow z(p.vocab_size, chunk, shared);
+  z.Sync();  // all have begun, block 0's list is empty
+  WaitForPrevious();
+  const int num_clusters = gridDim.x / kClusterBlocks;
+  for (int64_t row = blockIdx.x / kClusterBlocks; row < p.rows; row += num_clusters) {
+    if (!IsStreamRow(p.row_params[row])) SampleInCluster(z, p, row);
+  }
+  z.Sync();  // the memory of a block that has ended must not be read
+}
+
+}  // namespace
+
+absl::Status LaunchSampleSelect(const DeviceContext& context, const SampleParams& params) {
+  constexpr int kAlign = kClusterBlocks * 32;
+  const int64_t chunk = (int64_t{params.vocab_size} + kAlign - 1) / kAlign * 32;
+  const size_t shared_bytes = ClusterRow::SharedBytes(static_cast<int32_t>(chunk));
+  if (shared_bytes + 128 > static_cast<size_t>(context.max_block_shared_bytes)) {
+    return UnsupportedError(
+        "sample",
+        absl::StrCat("filters and log-probabilities over a vocabulary of ", params.vocab_size,
+                     " tokens; at most about 420,000 fit in the shared memory of a cluster"));
+  }
+  if (params.max_top > kListCapacity) {
+    return UnsupportedError(
+        "sample", absl::StrCat(params.max_top, " top entries; at most ", kListCapacity));
+  }
+  // As many clusters as are resident at once, three blocks an SM at most; 1 KB of each is the runtime's.
+  const int64_t blocks_per_sm =
+      std::clamp<int64_t>((context.max_block_shared_bytes + 1024) /
+                              static_cast<int64_t>(shared_bytes + 1024 + 128),
+                          1, 3);
+  const int64_t resident = context.num_sms * blocks_per_sm / kClusterBlocks;
+  const auto clusters = static_cast<unsigned>(std::min(params.rows, resident));
+  return Launch(context,
+                {.kernel = "sample_select",
+                 .grid = clusters * kClusterBlocks,
+                 .block = kSelectThreads,
+                 .shared_bytes = shared_bytes},
+                SelectKernel,
+                params,
+                static_cast<int32_t>(chunk));
+}
+
+}  // namespace pagoda::kernels::cuda
