@@ -5,14 +5,16 @@ add_library(pagoda::flags ALIAS pagoda_flags)
 target_compile_features(pagoda_flags INTERFACE cxx_std_20)
 target_compile_options(
   pagoda_flags
-  INTERFACE -Wall -Wextra -Wnon-virtual-dtor -Wimplicit-fallthrough -Wno-missing-field-initializers
+  INTERFACE # nvcc passes on only what is meant for it.
+            $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wnon-virtual-dtor;-Wimplicit-fallthrough;-Wno-missing-field-initializers>
             # GCC 12 sees std::variant members as uninitialised.
-            $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
-            $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
-            $<$<BOOL:${PAGODA_WERROR}>:-Werror>)
+            $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>
+            $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>
+            $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PAGODA_WERROR}>>:-Werror>)
 if(PAGODA_SANITIZE)
-  target_compile_options(pagoda_flags INTERFACE -fsanitize=${PAGODA_SANITIZE} -fno-omit-frame-pointer
-                                                -fno-sanitize-recover=all)
+  target_compile_options(
+    pagoda_flags
+    INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PAGODA_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>)
   target_link_options(pagoda_flags INTERFACE -fsanitize=${PAGODA_SANITIZE})
 endif()
 
