@@ -116,7 +116,7 @@ absl::Status Graphs(CudaBackend& backend) {
 
 }  // namespace
 
-void RunBackendCases(CaseRunner& runner, CudaBackend& backend) {
+void RunBackendCases(CheckRunner& runner, CudaBackend& backend) {
   runner.Run("backend/memory", [&] { return Memory(backend); });
   runner.Run("backend/events", [&] { return Events(backend); });
   runner.Run("backend/errors", [&] { return Errors(backend); });

@@ -11,9 +11,9 @@ int main(int argc, char** argv) {
   char folder[] = "/tmp/pagoda-check-XXXXXX";
   if (mkdtemp(folder) != nullptr) setenv("XDG_CACHE_HOME", folder, 1);
   auto opened = cuda::CudaBackend::Create({});
-  if (!opened.ok()) return CaseRunner::NoDevice(opened.status());
+  if (!opened.ok()) return CheckRunner::NoDevice(opened.status());
   auto& backend = static_cast<cuda::CudaBackend&>(**opened);
-  CaseRunner runner(argc, argv);
+  CheckRunner runner(argc, argv);
   cuda::RunBackendCases(runner, backend);
   cuda::RunElementwiseCases(runner, backend);
   cuda::RunWeightCases(runner, backend);

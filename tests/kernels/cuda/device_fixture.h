@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/dtype.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "tests/kernels/cuda/case_runner.h"
+#include "tests/kernels/cuda/check_runner.h"
 
 namespace pagoda::kernels::cuda {
 
@@ -110,10 +110,10 @@ inline absl::Status ExpectTrue(bool condition, absl::string_view what) {
   return condition ? absl::OkStatus() : absl::InternalError(std::string(what));
 }
 
-void RunBackendCases(CaseRunner& runner, CudaBackend& backend);
-void RunElementwiseCases(CaseRunner& runner, CudaBackend& backend);
-void RunWeightCases(CaseRunner& runner, CudaBackend& backend);
-void RunLinearCases(CaseRunner& runner, CudaBackend& backend);
-void RunSampleCases(CaseRunner& runner, CudaBackend& backend);
+void RunBackendCases(CheckRunner& runner, CudaBackend& backend);
+void RunElementwiseCases(CheckRunner& runner, CudaBackend& backend);
+void RunWeightCases(CheckRunner& runner, CudaBackend& backend);
+void RunLinearCases(CheckRunner& runner, CudaBackend& backend);
+void RunSampleCases(CheckRunner& runner, CudaBackend& backend);
 
 }  // namespace pagoda::kernels::cuda

@@ -133,7 +133,7 @@ absl::Status GatherRowsCase(CudaBackend& backend, DType dtype, int64_t width) {
 
 }  // namespace
 
-void RunElementwiseCases(CaseRunner& runner, CudaBackend& backend) {
+void RunElementwiseCases(CheckRunner& runner, CudaBackend& backend) {
   runner.Run("resolve_tokens", [&] { return ResolveTokensCase(backend); });
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const std::string type(DTypeName(dtype));

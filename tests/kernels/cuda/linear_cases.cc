@@ -307,7 +307,7 @@ absl::Status PlanFile() {
 
 }  // namespace
 
-void RunLinearCases(CaseRunner& runner, CudaBackend& backend) {
+void RunLinearCases(CheckRunner& runner, CudaBackend& backend) {
   runner.Run("linear/plan_file", [] { return PlanFile(); });
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const Shape shape : {Shape{128, 64}, Shape{5, 8}, Shape{130, 200}, Shape{1003, 1032},

@@ -389,7 +389,7 @@ absl::Status Recorded(CudaBackend& backend) {
 
 }  // namespace
 
-void RunSampleCases(CaseRunner& runner, CudaBackend& backend) {
+void RunSampleCases(CheckRunner& runner, CudaBackend& backend) {
   // Many rows first: whatever is wrong shows here.
   for (const auto& [kind, name] : {std::pair{LogitKind::kFlat, "flat"}, {LogitKind::kPeaked, "peaked"},
                                    {LogitKind::kTies, "ties"}}) {

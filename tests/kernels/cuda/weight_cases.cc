@@ -113,7 +113,7 @@ absl::Status Speed(CudaBackend& backend) {
 
 }  // namespace
 
-void RunWeightCases(CaseRunner& runner, CudaBackend& backend) {
+void RunWeightCases(CheckRunner& runner, CudaBackend& backend) {
   for (const DType to : {DType::kBFloat16, DType::kFloat16}) {
     const std::string name(DTypeName(to));
     for (const int64_t offset : {0, 4096, 6, 12345}) {

@@ -13,9 +13,9 @@ namespace pagoda::kernels {
 
 // Runs named cases, prints a line for each and a count at the end: one run on a machine with a GPU tells everything.
 // Arguments: parts of names; a case runs if its name holds one of them, or if there are none.
-class CaseRunner {
+class CheckRunner {
  public:
-  CaseRunner(int argc, char** argv) : num_filters_(argc - 1), filters_(argv + 1) {}
+  CheckRunner(int argc, char** argv) : num_filters_(argc - 1), filters_(argv + 1) {}
 
   bool Wants(absl::string_view name) const {
     if (num_filters_ == 0) return true;
