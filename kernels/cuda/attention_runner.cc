@@ -74,23 +74,23 @@ absl::Status AttentionRunner::Plan(Entry& entry) {
   Slot& slot = entry.slots[entry.next_slot];
   entry.next_slot = (entry.next_slot + 1) % entry.slots.size();
   PAGODA_RETURN_IF_ERROR(Check(cudaEventSynchronize(slot.copied), "cudaEventSynchronize"));
-  PAGODA_RETURN_IF_ERROR(MakeAttentionPlan(entry.shape,
-                                           {.row_offsets = row_offsets_,
-                                            .context_lens = context_lens_,
-                                            .window = entry.geometry.window},
-                                           slot.host));
+  PAGODA_RETURN_IF_ERROR(MakeAttentionPlan(
+      entry.shape,
+      {.row_offsets = row_offsets_, .context_lens = context_lens_, .window = entry.geometry.window},
+      slot.host));
   const AttentionPlanHeader& header = *ViewAttentionPlan(entry.shape, slot.host).header;
   entry.launches = {.decode = header.num_decode_seqs > 0, .prefill = header.num_prefill_tiles > 0};
   const auto copy = [&](int64_t offset, int64_t bytes) {
     return Check(cudaMemcpyAsync(static_cast<char*>(entry.plan) + offset,
                                  static_cast<const char*>(slot.host) + offset,
-                                 static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
+                                 static_cast<size_t>(bytes),
+                                 cudaMemcpyHostToDevice,
                                  context_.stream),
                  "cudaMemcpyAsync");
   };
   // Only what is in use travels: at most two copies of a few KB.
-  PAGODA_RETURN_IF_ERROR(copy(0, entry.shape.seqs_offset_bytes() +
-                                     header.num_decode_seqs * int64_t{sizeof(DecodeSeq)}));
+  PAGODA_RETURN_IF_ERROR(copy(
+      0, entry.shape.seqs_offset_bytes() + header.num_decode_seqs * int64_t{sizeof(DecodeSeq)}));
   if (header.num_prefill_tiles > 0) {
     PAGODA_RETURN_IF_ERROR(copy(entry.shape.prefill_offset_bytes(),
                                 header.num_prefill_tiles * int64_t{sizeof(PrefillTile)}));
@@ -121,13 +121,20 @@ absl::Status AttentionRunner::Run(const PagedAttentionParams& params) {
                              .num_q_heads = params.num_q_heads,
                              .num_kv_heads = params.cache.num_kv_heads,
                              .window = params.window};
-  auto it = std::find_if(entries_.begin(), entries_.end(),
-                         [&](const auto& entry) { return entry->geometry == geometry; });
+  auto it = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return entry->geometry == geometry;
+  });
   if (it == entries_.end()) {
     if (context_.recording) {
       return absl::FailedPreconditionError(
-          absl::StrCat("paged_attention with ", geometry.num_q_heads, "/", geometry.num_kv_heads,
-                       " heads of ", geometry.head_dim, " and window ", geometry.window,
+          absl::StrCat("paged_attention with ",
+                       geometry.num_q_heads,
+                       "/",
+                       geometry.num_kv_heads,
+                       " heads of ",
+                       geometry.head_dim,
+                       " and window ",
+                       geometry.window,
                        " was never run: run a step once before recording it"));
     }
     PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<Entry> entry, MakeEntry(geometry));

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
+#include <cuda_runtime_api.h>
 #include <memory>
 #include <vector>
 
@@ -14,8 +13,9 @@
 
 namespace pagoda::kernels::cuda {
 
-// Joins PrepareAttention, which sees a batch, with the attention kernels, which need a plan for each geometry of layers
-// that the model has: geometries are learnt from the first step's calls. Thread-compatible.
+// Joins PrepareAttention, which sees a batch, with the attention kernels, which need a plan for
+// each geometry of layers that the model has: geometries are learnt from the first step's calls.
+// Thread-compatible.
 class AttentionRunner {
  public:
   // What the prepared batch makes layers launch; a graph recorded for one cannot run another.

@@ -46,17 +46,21 @@ absl::StatusOr<GemmArgs> ToGemmArgs(const LinearParams& p) {
   if (p.weight.format != WeightFormat::kRowMajor) {
     return UnsupportedError("linear", "a weight that is not row-major");
   }
-  if (p.weight.dtype != p.x_dtype ||
-      (p.y_dtype != p.x_dtype && p.y_dtype != DType::kFloat32)) {
-    return UnsupportedError(
-        "linear", absl::StrCat("x of ", DTypeName(p.x_dtype), ", weight of ",
-                               DTypeName(p.weight.dtype), ", y of ", DTypeName(p.y_dtype),
-                               "; x and weight must be alike, y like them or float32"));
+  if (p.weight.dtype != p.x_dtype || (p.y_dtype != p.x_dtype && p.y_dtype != DType::kFloat32)) {
+    return UnsupportedError("linear",
+                            absl::StrCat("x of ",
+                                         DTypeName(p.x_dtype),
+                                         ", weight of ",
+                                         DTypeName(p.weight.dtype),
+                                         ", y of ",
+                                         DTypeName(p.y_dtype),
+                                         "; x and weight must be alike, y like them or float32"));
   }
   constexpr int64_t kMost = int64_t{1} << 30;
   if (p.m > kMost || p.weight.n > kMost || p.weight.k > kMost) {
-    return UnsupportedError("linear", absl::StrCat("m = ", p.m, ", n = ", p.weight.n,
-                                                   ", k = ", p.weight.k, " of 2^30 at most"));
+    return UnsupportedError(
+        "linear",
+        absl::StrCat("m = ", p.m, ", n = ", p.weight.n, ", k = ", p.weight.k, " of 2^30 at most"));
   }
   GemmArgs args;
   args.x = p.x;
@@ -101,8 +105,8 @@ absl::Status CudaBackend::Open(const BackendOptions& options) {
   context_.num_sms = properties.multiProcessorCount;
   context_.max_block_shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin);
   context_.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
-  PAGODA_RETURN_IF_ERROR(
-      check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+  PAGODA_RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking),
+                               "cudaStreamCreate"));
   PAGODA_ASSIGN_OR_RETURN(linear_, LinearRunner::Create(context_, PlanCache::DefaultFolder()));
   PAGODA_ASSIGN_OR_RETURN(sampler_, Sampler::Create(context_));
   attention_ = std::make_unique<AttentionRunner>(context_);
@@ -145,7 +149,8 @@ absl::StatusOr<DeviceInfo> CudaBackend::Info() {
 absl::StatusOr<DType> CudaBackend::ActivationDType(DType weight_dtype) const {
   if (weight_dtype == DType::kBFloat16 || weight_dtype == DType::kFloat16) return weight_dtype;
   return UnsupportedError("backend",
-                          absl::StrCat("weights of ", DTypeName(weight_dtype),
+                          absl::StrCat("weights of ",
+                                       DTypeName(weight_dtype),
                                        "; supported are bfloat16 and float16 (--dtype)"));
 }
 
@@ -159,8 +164,8 @@ absl::StatusOr<Buffer> CudaBackend::Allocate(size_t size_bytes, absl::string_vie
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
     PAGODA_ASSIGN_OR_RETURN(const DeviceInfo info, Info());
-    return DeviceOutOfMemoryError(purpose, size_bytes, info.free_memory_bytes,
-                                  info.total_memory_bytes);
+    return DeviceOutOfMemoryError(
+        purpose, size_bytes, info.free_memory_bytes, info.total_memory_bytes);
   }
   PAGODA_RETURN_IF_ERROR(FinishCall(purpose, "cudaMalloc", error));
   Buffer buffer(data, size_bytes, [](void* memory) { cudaFree(memory); });
@@ -176,9 +181,11 @@ absl::StatusOr<Buffer> CudaBackend::AllocateHost(size_t size_bytes, absl::string
   const cudaError_t error = cudaHostAlloc(&data, size_bytes, cudaHostAllocDefault);
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
-    return absl::ResourceExhaustedError(absl::StrCat(
-        size_bytes, " bytes of pinned host memory for ", purpose,
-        " could not be had: free host memory or raise the limit of locked memory"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(size_bytes,
+                     " bytes of pinned host memory for ",
+                     purpose,
+                     " could not be had: free host memory or raise the limit of locked memory"));
   }
   PAGODA_RETURN_IF_ERROR(FinishCall(purpose, "cudaHostAlloc", error));
   std::memset(data, 0, size_bytes);
@@ -200,14 +207,16 @@ bool CudaBackend::IsPinned(const void* host, size_t size_bytes) const {
 absl::Status CudaBackend::CopyToDevice(void* device, const void* host, size_t size_bytes) {
   if (size_bytes == 0) return absl::OkStatus();
   return FinishCall(
-      "copy_to_device", "cudaMemcpyAsync",
+      "copy_to_device",
+      "cudaMemcpyAsync",
       cudaMemcpyAsync(device, host, size_bytes, cudaMemcpyHostToDevice, context_.stream));
 }
 
 absl::Status CudaBackend::CopyToHost(void* host, const void* device, size_t size_bytes) {
   if (size_bytes == 0) return absl::OkStatus();
   return FinishCall(
-      "copy_to_host", "cudaMemcpyAsync",
+      "copy_to_host",
+      "cudaMemcpyAsync",
       cudaMemcpyAsync(host, device, size_bytes, cudaMemcpyDeviceToHost, context_.stream));
 }
 
@@ -222,7 +231,8 @@ absl::StatusOr<uint64_t> CudaBackend::RecordEvent() {
   if (context_.recording) return NotWhileRecordingError("RecordEvent");
   cudaEvent_t event = nullptr;
   if (free_events_.empty()) {
-    PAGODA_RETURN_IF_ERROR(FinishCall("record_event", "cudaEventCreateWithFlags",
+    PAGODA_RETURN_IF_ERROR(FinishCall("record_event",
+                                      "cudaEventCreateWithFlags",
                                       cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
   } else {
     event = free_events_.back();
@@ -262,7 +272,8 @@ absl::Status CudaBackend::BeginGraph() {
   if (context_.recording) return NotWhileRecordingError("BeginGraph");
   // Relaxed: a kernel that is loaded at its first launch may allocate.
   PAGODA_RETURN_IF_ERROR(
-      FinishCall("begin_graph", "cudaStreamBeginCapture",
+      FinishCall("begin_graph",
+                 "cudaStreamBeginCapture",
                  cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeRelaxed)));
   context_.recording = true;
   recorded_attention_ = false;
@@ -275,14 +286,15 @@ absl::StatusOr<GraphId> CudaBackend::EndGraph() {
   }
   context_.recording = false;
   cudaGraph_t graph = nullptr;
-  PAGODA_RETURN_IF_ERROR(FinishCall("end_graph", "cudaStreamEndCapture",
-                                    cudaStreamEndCapture(context_.stream, &graph)));
+  PAGODA_RETURN_IF_ERROR(FinishCall(
+      "end_graph", "cudaStreamEndCapture", cudaStreamEndCapture(context_.stream, &graph)));
   Graph recorded = {.launches = attention_->launches(), .has_attention = recorded_attention_};
-  absl::Status status = FinishCall("end_graph", "cudaGraphInstantiate",
-                                   cudaGraphInstantiate(&recorded.exec, graph, 0));
+  absl::Status status = FinishCall(
+      "end_graph", "cudaGraphInstantiate", cudaGraphInstantiate(&recorded.exec, graph, 0));
   cudaGraphDestroy(graph);
   PAGODA_RETURN_IF_ERROR(status);
-  status = FinishCall("end_graph", "cudaGraphUpload", cudaGraphUpload(recorded.exec, context_.stream));
+  status =
+      FinishCall("end_graph", "cudaGraphUpload", cudaGraphUpload(recorded.exec, context_.stream));
   if (!status.ok()) {
     cudaGraphExecDestroy(recorded.exec);
     return status;
@@ -298,16 +310,18 @@ absl::Status CudaBackend::LaunchGraph(GraphId id) {
   }
   const Graph& graph = graphs_[id];
   const AttentionRunner::Launches wanted = attention_->launches();
-  if (graph.has_attention && ((wanted.decode && !graph.launches.decode) ||
-                              (wanted.prefill && !graph.launches.prefill))) {
+  if (graph.has_attention &&
+      ((wanted.decode && !graph.launches.decode) || (wanted.prefill && !graph.launches.prefill))) {
     return absl::FailedPreconditionError(
-        absl::StrCat("graph ", id, " was recorded for a batch without ",
+        absl::StrCat("graph ",
+                     id,
+                     " was recorded for a batch without ",
                      wanted.prefill && !graph.launches.prefill ? "prefill" : "decode",
                      " sequences, and the prepared batch has some"));
   }
   context_.weights_written = false;  // a graph waits for all before it
-  return FinishCall("launch_graph", "cudaGraphLaunch",
-                    cudaGraphLaunch(graph.exec, context_.stream));
+  return FinishCall(
+      "launch_graph", "cudaGraphLaunch", cudaGraphLaunch(graph.exec, context_.stream));
 }
 
 // ---- Weights.
@@ -347,12 +361,13 @@ absl::Status CudaBackend::FillNormal(const FillNormalParams& p) {
     return UnsupportedError("fill_normal", "a weight that is not row-major");
   }
   return Finish("fill_normal",
-                cuda::FillNormal(context_, {.data = const_cast<void*>(p.weight.data),
-                                            .dtype = p.weight.dtype,
-                                            .count = p.weight.n * p.weight.k,
-                                            .stddev = p.stddev,
-                                            .seed = p.seed,
-                                            .first_index = static_cast<uint64_t>(p.element_offset)}));
+                cuda::FillNormal(context_,
+                                 {.data = const_cast<void*>(p.weight.data),
+                                  .dtype = p.weight.dtype,
+                                  .count = p.weight.n * p.weight.k,
+                                  .stddev = p.stddev,
+                                  .seed = p.seed,
+                                  .first_index = static_cast<uint64_t>(p.element_offset)}));
 }
 
 // ---- Ops.

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
+#include <cuda_runtime_api.h>
 #include <deque>
 #include <map>
 #include <memory>
@@ -20,13 +19,14 @@
 
 namespace pagoda::kernels::cuda {
 
-// One NVIDIA GPU and one stream. Everything an op needs besides its parameters is allocated when the backend opens or
-// when a shape is first seen; in the steady state an op only launches.
+// One NVIDIA GPU and one stream. Everything an op needs besides its parameters is allocated when
+// the backend opens or when a shape is first seen; in the steady state an op only launches.
 //
-// Graphs. Everything ops read from device memory may change between replays. What they were given as numbers may not:
-// counts of rows, shapes, strides, addresses, linear's m; and a graph recorded while the prepared batch had only decode
-// (or only prefill) sequences replays only for such batches, which LaunchGraph checks. A recorded Sample serves any
-// row_params. Run a step once before recording it, so that plans are measured and geometries known.
+// Graphs. Everything ops read from device memory may change between replays. What they were given
+// as numbers may not: counts of rows, shapes, strides, addresses, linear's m; and a graph recorded
+// while the prepared batch had only decode (or only prefill) sequences replays only for such
+// batches, which LaunchGraph checks. A recorded Sample serves any row_params. Run a step once
+// before recording it, so that plans are measured and geometries known.
 class CudaBackend : public Backend {
  public:
   static absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options);
@@ -96,7 +96,8 @@ class CudaBackend : public Backend {
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<AttentionRunner> attention_;
   std::unique_ptr<WeightUploader> uploader_;
-  // Memory of AllocateHost that is alive, by address. Shared with the buffers, which may be freed last.
+  // Memory of AllocateHost that is alive, by address. Shared with the buffers, which may be freed
+  // last.
   std::shared_ptr<std::map<const char*, size_t>> pinned_ =
       std::make_shared<std::map<const char*, size_t>>();
   // Recorded and not yet seen to pass, in order; ids below the first have passed.

@@ -38,12 +38,11 @@ absl::Status NoDriverError() {
 }
 
 absl::Status DriverTooOldError(int driver_version, int needed_version) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("the NVIDIA driver supports CUDA ",
-                   CudaVersion(driver_version),
-                   ", but this build needs CUDA ",
-                   CudaVersion(needed_version),
-                   ": install driver 580 or newer"));
+  return absl::FailedPreconditionError(absl::StrCat("the NVIDIA driver supports CUDA ",
+                                                    CudaVersion(driver_version),
+                                                    ", but this build needs CUDA ",
+                                                    CudaVersion(needed_version),
+                                                    ": install driver 580 or newer"));
 }
 
 absl::Status NoDeviceError(absl::string_view visible_devices) {

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <cublasLt.h>
-
 #include <cstdint>
+#include <cublasLt.h>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,8 +13,8 @@ namespace pagoda::kernels::cuda {
 
 // OK, or INTERNAL naming the call, what it was about and the library's reason.
 absl::Status CublasStatus(cublasStatus_t error, absl::string_view call, absl::string_view detail);
-// A failure of the device as the caller of the backend sees it: its op and device are named. The context is lost: the
-// worker must end.
+// A failure of the device as the caller of the backend sees it: its op and device are named. The
+// context is lost: the worker must end.
 absl::Status AtPlace(const absl::Status& status, absl::string_view op, absl::string_view device);
 
 // Reasons for which a device cannot be opened; each says what to do.

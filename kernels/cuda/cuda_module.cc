@@ -1,6 +1,5 @@
 #include "kernels/cuda_module.h"
 
-
 #include "kernels/cuda/cuda_backend.h"
 
 // The two symbols that pagoda_cuda.so exports; all else in it is hidden.

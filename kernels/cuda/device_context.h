@@ -1,9 +1,8 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <cuda_runtime_api.h>
 #include <string>
 #include <utility>
 
@@ -25,15 +24,15 @@ struct DeviceContext {
   cudaStream_t stream = nullptr;
 
   // ---- State.
-  // Weights were written by a kernel, and nothing was launched since. Kernels read weights before they wait for the
-  // kernel ahead of them, so the next one must not be let in early.
+  // Weights were written by a kernel, and nothing was launched since. Kernels read weights before
+  // they wait for the kernel ahead of them, so the next one must not be let in early.
   mutable bool weights_written = false;
   // Between BeginGraph and EndGraph.
   bool recording = false;
-
 };
 
-// Launches a kernel that calls WaitForPrevious in all its threads: it may start while the kernel before it runs.
+// Launches a kernel that calls WaitForPrevious in all its threads: it may start while the kernel
+// before it runs.
 template <typename... Params, typename... Args>
 absl::Status Launch(const DeviceContext& context,
                     LaunchConfig config,

@@ -1,15 +1,15 @@
-#include "kernels/cuda/elementwise.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/primitives.cuh"
 
-// Row-wise ops of a step. At decode each moves a few KB, so what counts is latency: one pass with the row in registers,
-// constants loaded before the dependency wait, and the next kernel let in at once.
+// Row-wise ops of a step. At decode each moves a few KB, so what counts is latency: one pass with
+// the row in registers, constants loaded before the dependency wait, and the next kernel let in at
+// once.
 
 namespace pagoda::kernels::cuda {
 namespace {
@@ -112,7 +112,8 @@ __device__ __forceinline__ void LoadNormWeight(const RmsNormParams& p,
   for (int i = 0; i < kVector; ++i) weight[i] = values[i] + p.weight_offset;
 }
 
-// One block a row, kVecs vectors a thread. REQUIRES: width <= blockDim.x * kVecs * kVector, 16-byte aligned rows.
+// One block a row, kVecs vectors a thread. REQUIRES: width <= blockDim.x * kVecs * kVector, 16-byte
+// aligned rows.
 template <typename T, int kVecs>
 __global__ void RmsNormBlockKernel(const __grid_constant__ RmsNormParams p) {
   __shared__ float scratch[32];
@@ -235,35 +236,46 @@ absl::Status LaunchRmsNorm(const DeviceContext& context, const RmsNormParams& p)
   if (vectors && num_vectors <= 32) {
     constexpr int kRowsPerBlock = 4;
     const auto blocks = static_cast<unsigned>((p.rows + kRowsPerBlock - 1) / kRowsPerBlock);
-    return Launch(context, {.kernel = "rms_norm", .grid = blocks, .block = 32 * kRowsPerBlock},
-                  RmsNormWarpKernel<T>, p);
+    return Launch(context,
+                  {.kernel = "rms_norm", .grid = blocks, .block = 32 * kRowsPerBlock},
+                  RmsNormWarpKernel<T>,
+                  p);
   }
   const auto rows = static_cast<unsigned>(p.rows);
   if (vectors && num_vectors <= kMaxThreads) {
     const auto threads = static_cast<unsigned>(RoundUpToWarp(num_vectors));
-    return Launch(context, {.kernel = "rms_norm", .grid = rows, .block = threads},
-                  RmsNormBlockKernel<T, 1>, p);
+    return Launch(context,
+                  {.kernel = "rms_norm", .grid = rows, .block = threads},
+                  RmsNormBlockKernel<T, 1>,
+                  p);
   }
   if (vectors && num_vectors <= 2 * kMaxThreads) {
     const auto threads = static_cast<unsigned>(RoundUpToWarp((num_vectors + 1) / 2));
-    return Launch(context, {.kernel = "rms_norm", .grid = rows, .block = threads},
-                  RmsNormBlockKernel<T, 2>, p);
+    return Launch(context,
+                  {.kernel = "rms_norm", .grid = rows, .block = threads},
+                  RmsNormBlockKernel<T, 2>,
+                  p);
   }
-  return Launch(context, {.kernel = "rms_norm", .grid = rows, .block = 512}, RmsNormScalarKernel<T>, p);
+  return Launch(
+      context, {.kernel = "rms_norm", .grid = rows, .block = 512}, RmsNormScalarKernel<T>, p);
 }
 
 template <typename T>
 absl::Status LaunchSiluMul(const DeviceContext& context, const SiluMulParams& p) {
   const int64_t total = p.rows * (p.width / kVector);
-  if (p.width % kVector == 0 && Aligned16(p.gate_up) && Aligned16(p.y) && total < (int64_t{1} << 31)) {
+  if (p.width % kVector == 0 && Aligned16(p.gate_up) && Aligned16(p.y) &&
+      total < (int64_t{1} << 31)) {
     constexpr int kThreads = 256;
     // Sixteen blocks fill an SM's threads twice; beyond that blocks only add launch work.
     const int64_t most = int64_t{context.num_sms} * 16;
     const auto blocks = static_cast<unsigned>(std::min((total + kThreads - 1) / kThreads, most));
-    return Launch(context, {.kernel = "silu_mul", .grid = blocks, .block = kThreads}, SiluMulKernel<T>, p);
+    return Launch(
+        context, {.kernel = "silu_mul", .grid = blocks, .block = kThreads}, SiluMulKernel<T>, p);
   }
-  return Launch(context, {.kernel = "silu_mul", .grid = static_cast<unsigned>(p.rows), .block = 256},
-                SiluMulScalarKernel<T>, p);
+  return Launch(context,
+                {.kernel = "silu_mul", .grid = static_cast<unsigned>(p.rows), .block = 256},
+                SiluMulScalarKernel<T>,
+                p);
 }
 
 template <typename T>
@@ -271,19 +283,28 @@ absl::Status LaunchEmbedding(const DeviceContext& context, const EmbeddingParams
   const auto rows = static_cast<unsigned>(p.rows);
   if (p.table.k % kVector == 0 && Aligned16(p.table.data) && Aligned16(p.y)) {
     const int64_t wanted = std::min<int64_t>(p.table.k / kVector, 512);
-    return Launch(context, {.kernel = "embedding", .grid = rows, .block = static_cast<unsigned>(RoundUpToWarp(wanted))},
-                  EmbeddingKernel<T>, p);
+    return Launch(context,
+                  {.kernel = "embedding",
+                   .grid = rows,
+                   .block = static_cast<unsigned>(RoundUpToWarp(wanted))},
+                  EmbeddingKernel<T>,
+                  p);
   }
-  return Launch(context, {.kernel = "embedding", .grid = rows, .block = 256}, EmbeddingScalarKernel<T>, p);
+  return Launch(
+      context, {.kernel = "embedding", .grid = rows, .block = 256}, EmbeddingScalarKernel<T>, p);
 }
 
 template <typename Unit>
 absl::Status LaunchGatherRows(const DeviceContext& context, const GatherRowsParams& p) {
   const int64_t units = p.width * static_cast<int64_t>(DTypeBytes(p.dtype)) / sizeof(Unit);
   const auto threads = static_cast<unsigned>(RoundUpToWarp(std::min<int64_t>(units, 512)));
-  return Launch(context, {.kernel = "gather_rows", .grid = static_cast<unsigned>(p.rows), .block = threads},
-                GatherRowsKernel<Unit>, static_cast<const Unit*>(p.x), p.indices,
-                static_cast<Unit*>(p.y), units);
+  return Launch(context,
+                {.kernel = "gather_rows", .grid = static_cast<unsigned>(p.rows), .block = threads},
+                GatherRowsKernel<Unit>,
+                static_cast<const Unit*>(p.x),
+                p.indices,
+                static_cast<Unit*>(p.y),
+                units);
 }
 
 }  // namespace
@@ -292,8 +313,10 @@ absl::Status ResolveTokens(const DeviceContext& context, const ResolveTokensPara
   if (p.rows == 0) return absl::OkStatus();
   constexpr int kThreads = 128;
   const auto blocks = static_cast<unsigned>((p.rows + kThreads - 1) / kThreads);
-  return Launch(context, {.kernel = "resolve_tokens", .grid = blocks, .block = kThreads},
-                ResolveTokensKernel, p);
+  return Launch(context,
+                {.kernel = "resolve_tokens", .grid = blocks, .block = kThreads},
+                ResolveTokensKernel,
+                p);
 }
 
 absl::Status Embedding(const DeviceContext& context, const EmbeddingParams& p) {
@@ -301,9 +324,8 @@ absl::Status Embedding(const DeviceContext& context, const EmbeddingParams& p) {
   if (p.table.format != WeightFormat::kRowMajor || p.table.dtype != p.y_dtype) {
     return UnsupportedError("embedding", "the table must be row-major and of the type of y");
   }
-  return DispatchDType(p.y_dtype, "embedding", [&]<typename T>() {
-    return LaunchEmbedding<T>(context, p);
-  });
+  return DispatchDType(
+      p.y_dtype, "embedding", [&]<typename T>() { return LaunchEmbedding<T>(context, p); });
 }
 
 absl::Status GatherRows(const DeviceContext& context, const GatherRowsParams& p) {
@@ -318,16 +340,14 @@ absl::Status GatherRows(const DeviceContext& context, const GatherRowsParams& p)
 
 absl::Status RmsNorm(const DeviceContext& context, const RmsNormParams& p) {
   if (p.rows == 0) return absl::OkStatus();
-  return DispatchDType(p.dtype, "rms_norm", [&]<typename T>() {
-    return LaunchRmsNorm<T>(context, p);
-  });
+  return DispatchDType(
+      p.dtype, "rms_norm", [&]<typename T>() { return LaunchRmsNorm<T>(context, p); });
 }
 
 absl::Status SiluMul(const DeviceContext& context, const SiluMulParams& p) {
   if (p.rows == 0) return absl::OkStatus();
-  return DispatchDType(p.dtype, "silu_mul", [&]<typename T>() {
-    return LaunchSiluMul<T>(context, p);
-  });
+  return DispatchDType(
+      p.dtype, "silu_mul", [&]<typename T>() { return LaunchSiluMul<T>(context, p); });
 }
 
 }  // namespace pagoda::kernels::cuda

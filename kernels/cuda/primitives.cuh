@@ -1,11 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <cstdint>
-
-// Device-side building blocks shared by the ops: 16-byte vectors, dependent launch, bulk copies, mbarriers, reductions.
+// Device-side building blocks shared by the ops: 16-byte vectors, dependent launch, bulk copies,
+// mbarriers, reductions.
 
 namespace pagoda::kernels::cuda {
 
@@ -14,22 +14,24 @@ using fp16 = __half;
 
 inline constexpr unsigned kFullWarp = 0xffffffffu;
 
-// ---- Programmatic dependent launch. Every kernel launched with it calls WaitForPrevious in all its threads before it
-// touches what other kernels write or read, and before it exits; only then is "the kernel before me has ended"
-// transitive along the stream.
+// ---- Programmatic dependent launch. Every kernel launched with it calls WaitForPrevious in all
+// its threads before it touches what other kernels write or read, and before it exits; only then is
+// "the kernel before me has ended" transitive along the stream.
 
-// What the kernels before wrote is visible after this. Compiled as an acquire: ordinary loads after it are fresh.
+// What the kernels before wrote is visible after this. Compiled as an acquire: ordinary loads after
+// it are fresh.
 __device__ __forceinline__ void WaitForPrevious() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-// The next kernel of the stream may be scheduled once every block has said so (or ended); it is no fence.
+// The next kernel of the stream may be scheduled once every block has said so (or ended); it is no
+// fence.
 __device__ __forceinline__ void LaunchNext() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// ---- Loads. Activations are never read through the read-only path (ld.global.nc): a kernel that starts before its
-// producer has ended may not call them constant.
+// ---- Loads. Activations are never read through the read-only path (ld.global.nc): a kernel that
+// starts before its producer has ended may not call them constant.
 
 // Weights: read once, so they do not push anything out of the L1.
 __device__ __forceinline__ uint4 LoadWeights16(const void* p) {
@@ -121,7 +123,8 @@ __device__ __forceinline__ float WarpSum(float v) {
   return v;
 }
 
-// Sum over the block, given to every thread. `scratch` has 32 floats; the caller separates two uses of one scratch by
+// Sum over the block, given to every thread. `scratch` has 32 floats; the caller separates two uses
+// of one scratch by
 // __syncthreads.
 __device__ __forceinline__ float BlockSum(float v, float* scratch) {
   v = WarpSum(v);
@@ -145,7 +148,8 @@ __device__ __forceinline__ void BarrierInit(uint64_t* barrier, uint32_t arrivals
                : "memory");
 }
 
-// Makes BarrierInit visible to the copy engine; called by the initialising thread before the block's barrier.
+// Makes BarrierInit visible to the copy engine; called by the initialising thread before the
+// block's barrier.
 __device__ __forceinline__ void BarrierInitFence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -174,8 +178,8 @@ __device__ __forceinline__ void BarrierWait(uint64_t* barrier, uint32_t parity) 
       : "memory");
 }
 
-// Copies `bytes` (a multiple of 16, both addresses 16-byte aligned) from global to this block's shared memory;
-// `barrier` receives the count when they have landed.
+// Copies `bytes` (a multiple of 16, both addresses 16-byte aligned) from global to this block's
+// shared memory; `barrier` receives the count when they have landed.
 __device__ __forceinline__ void BulkLoad(void* shared,
                                          const void* global,
                                          uint32_t bytes,
@@ -195,11 +199,8 @@ __device__ __forceinline__ uint64_t EvictFirstPolicy() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-__device__ __forceinline__ void BulkLoadOnce(void* shared,
-                                             const void* global,
-                                             uint32_t bytes,
-                                             uint64_t* barrier,
-                                             uint64_t policy) {
+__device__ __forceinline__ void BulkLoadOnce(
+    void* shared, const void* global, uint32_t bytes, uint64_t* barrier, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1], %2, [%3], %4;" ::"r"(SharedAddress(shared)),
@@ -214,10 +215,11 @@ __device__ __forceinline__ void BulkLoadOnce(void* shared,
 
 // Zero-fills when `valid` is false, without reading.
 __device__ __forceinline__ void AsyncCopy16(void* shared, const void* global, bool valid) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
-               "l"(global),
-               "r"(valid ? 16 : 0)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
+      "l"(global),
+      "r"(valid ? 16 : 0)
+      : "memory");
 }
 __device__ __forceinline__ void AsyncCommit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

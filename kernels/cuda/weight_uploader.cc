@@ -9,8 +9,8 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-// At 50 GB/s a slot travels for 160 us, long against the 10 us it takes to start a copy; four keep the bus busy while
-// one is filled.
+// At 50 GB/s a slot travels for 160 us, long against the 10 us it takes to start a copy; four keep
+// the bus busy while one is filled.
 constexpr size_t kSlotBytes = size_t{8} << 20;
 constexpr int kNumSlots = 4;
 // Eight threads fill a slot faster than PCIe 5 empties it.
@@ -100,13 +100,14 @@ absl::Status WeightUploader::RunPiece(const Upload& upload,
     source = static_cast<const char*>(slot->host);
   }
   const bool converts = upload.source_dtype != upload.to_dtype;
-  PAGODA_RETURN_IF_ERROR(Check(cudaMemcpyAsync(converts ? staging_ : to, source, bytes,
-                                               cudaMemcpyHostToDevice, context_.stream),
-                               "cudaMemcpyAsync"));
+  PAGODA_RETURN_IF_ERROR(
+      Check(cudaMemcpyAsync(
+                converts ? staging_ : to, source, bytes, cudaMemcpyHostToDevice, context_.stream),
+            "cudaMemcpyAsync"));
   if (converts) {
     const auto count = static_cast<int64_t>(bytes / DTypeBytes(upload.source_dtype));
-    PAGODA_RETURN_IF_ERROR(ConvertElements(context_, upload.source_dtype, staging_,
-                                           upload.to_dtype, to, count));
+    PAGODA_RETURN_IF_ERROR(
+        ConvertElements(context_, upload.source_dtype, staging_, upload.to_dtype, to, count));
   }
   if (slot == nullptr) return absl::OkStatus();
   return Check(cudaEventRecord(slot->free, context_.stream), "cudaEventRecord");
@@ -119,13 +120,13 @@ absl::Status WeightUploader::Run(const Upload& upload) {
   const size_t to_bytes = DTypeBytes(upload.to_dtype);
   // Pinned memory that needs no conversion goes as a whole.
   const bool whole = upload.source_is_pinned && upload.source_dtype == upload.to_dtype;
-  const int64_t piece =
-      whole ? upload.count : static_cast<int64_t>(kSlotBytes / source_bytes);
+  const int64_t piece = whole ? upload.count : static_cast<int64_t>(kSlotBytes / source_bytes);
   const char* source = static_cast<const char*>(upload.source);
   char* to = static_cast<char*>(upload.to);
   for (int64_t done = 0; done < upload.count; done += piece) {
     const auto count = static_cast<size_t>(std::min(piece, upload.count - done));
-    PAGODA_RETURN_IF_ERROR(RunPiece(upload, source + static_cast<size_t>(done) * source_bytes,
+    PAGODA_RETURN_IF_ERROR(RunPiece(upload,
+                                    source + static_cast<size_t>(done) * source_bytes,
                                     to + static_cast<size_t>(done) * to_bytes,
                                     count * source_bytes));
   }

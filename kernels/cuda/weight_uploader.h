@@ -1,9 +1,8 @@
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <barrier>
 #include <cstddef>
+#include <cuda_runtime_api.h>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -14,7 +13,8 @@
 
 namespace pagoda::kernels::cuda {
 
-// Copies memory with several threads: one alone does not reach the speed of PCIe. Thread-compatible.
+// Copies memory with several threads: one alone does not reach the speed of PCIe.
+// Thread-compatible.
 class CopyPool {
  public:
   explicit CopyPool(int num_threads);
@@ -39,8 +39,8 @@ class CopyPool {
   std::vector<std::thread> threads_;
 };
 
-// Brings weights from host memory to the device through a ring of pinned slots: while one slot is on its way, the next is
-// filled. Thread-compatible.
+// Brings weights from host memory to the device through a ring of pinned slots: while one slot is
+// on its way, the next is filled. Thread-compatible.
 class WeightUploader {
  public:
   // `context` must outlive it.
@@ -52,7 +52,8 @@ class WeightUploader {
   struct Upload {
     const void* source = nullptr;
     DType source_dtype = DType::kBFloat16;
-    bool source_is_pinned = false;  // then it is read where it is and must stay until the copies have run
+    bool source_is_pinned =
+        false;  // then it is read where it is and must stay until the copies have run
     void* to = nullptr;
     DType to_dtype = DType::kBFloat16;
     int64_t count = 0;  // elements

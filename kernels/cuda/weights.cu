@@ -1,13 +1,13 @@
-#include "kernels/cuda/weights.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/primitives.cuh"
+#include "kernels/cuda/weights.h"
 #include "kernels/ops/normal.h"
 
-// Kernels that write weights. None is let in early and none lets the next one in: readers of weights do not wait.
+// Kernels that write weights. None is let in early and none lets the next one in: readers of
+// weights do not wait.
 
 namespace pagoda::kernels::cuda {
 namespace {
@@ -16,7 +16,10 @@ constexpr int kThreads = 256;
 constexpr int kPerThread = 8;  // one 16-byte store
 
 // Elements 4 * block .. 4 * block + 3 of the stream, by the arithmetic of NormalFromPhilox.
-__device__ __forceinline__ void NormalBlock(uint64_t seed, uint64_t block, float stddev, float* out) {
+__device__ __forceinline__ void NormalBlock(uint64_t seed,
+                                            uint64_t block,
+                                            float stddev,
+                                            float* out) {
   const PhiloxBlock bits = Philox4x32(seed, block, kNormalStream);
 #pragma unroll
   for (int pair = 0; pair < 4; pair += 2) {
@@ -73,13 +76,17 @@ unsigned BlocksFor(const DeviceContext& context, int64_t count, int per_thread) 
 }
 
 template <typename From, typename To>
-absl::Status LaunchConvert(const DeviceContext& context, const void* from, void* to, int64_t count) {
-  return Launch({.kernel = "convert_weights", .grid = BlocksFor(context, count, 4), .block = kThreads},
-                context.stream,
-                ConvertKernel<From, To>,
-                static_cast<const From*>(from),
-                static_cast<To*>(to),
-                count);
+absl::Status LaunchConvert(const DeviceContext& context,
+                           const void* from,
+                           void* to,
+                           int64_t count) {
+  return Launch(
+      {.kernel = "convert_weights", .grid = BlocksFor(context, count, 4), .block = kThreads},
+      context.stream,
+      ConvertKernel<From, To>,
+      static_cast<const From*>(from),
+      static_cast<To*>(to),
+      count);
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 
 namespace pagoda::kernels::cuda {
 
-// count elements of N(0, stddev), element i being number first_index + i of the stream of `seed` (ops/normal.h).
+// count elements of N(0, stddev), element i being number first_index + i of the stream of `seed`
+// (ops/normal.h).
 struct NormalFill {
   void* data = nullptr;
   DType dtype = DType::kBFloat16;

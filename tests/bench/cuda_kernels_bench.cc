@@ -1,6 +1,6 @@
-// Kernels of the cuda backend beside their floors: `cuda_kernels_bench [--json=FILE] [part of a section's name ...]`.
-// Sections: bandwidth, sample, rows, step (the products of a decode step of the Llama-3.1-8B shape in one graph),
-// plans (every plan of every product, measured).
+// Kernels of the cuda backend beside their floors: `cuda_kernels_bench [--json=FILE] [part of a
+// section's name ...]`. Sections: bandwidth, sample, rows, step (the products of a decode step of
+// the Llama-3.1-8B shape in one graph), plans (every plan of every product, measured).
 
 #include <algorithm>
 #include <array>
@@ -40,8 +40,12 @@ T Must(absl::StatusOr<T> value) {
 class Report {
  public:
   void Add(const std::string& name, double us, double floor_us, const std::string& note = "") {
-    std::printf("%-58s %9.2f us  floor %9.2f  x%.3f  %s\n", name.c_str(), us, floor_us,
-                floor_us > 0 ? us / floor_us : 0.0, note.c_str());
+    std::printf("%-58s %9.2f us  floor %9.2f  x%.3f  %s\n",
+                name.c_str(),
+                us,
+                floor_us,
+                floor_us > 0 ? us / floor_us : 0.0,
+                note.c_str());
     std::fflush(stdout);
     rows_.push_back({{"name", name}, {"us", us}, {"floor_us", floor_us}, {"note", note}});
   }
@@ -95,8 +99,11 @@ class Bench {
   void MeasureBandwidth(Report* report) {
     constexpr size_t kBytes = size_t{4} << 30;
     const Buffer memory = Must(backend_.Allocate(kBytes, "bench"));
-    Must(backend_.FillNormal({.weight = {.dtype = DType::kBFloat16, .data = memory.data(), .n = 1 << 15, .k = 1 << 16}}));
-    const double us = TimeUs(5, [&] { return LaunchReadAll(memory.data(), kBytes, sink_.data(), stream()); });
+    Must(backend_.FillNormal(
+        {.weight = {
+             .dtype = DType::kBFloat16, .data = memory.data(), .n = 1 << 15, .k = 1 << 16}}));
+    const double us =
+        TimeUs(5, [&] { return LaunchReadAll(memory.data(), kBytes, sink_.data(), stream()); });
     bandwidth_ = kBytes / us * 1e6;
     report->Add("bandwidth/read 4 GiB", us, us, absl::StrFormat("%.3f TB/s", bandwidth_ / 1e12));
   }
@@ -136,14 +143,22 @@ void SampleSection(Bench& bench, Report* report) {
       const Buffer row_memory = Must(backend.Allocate(rows * sizeof(SampleRow), "bench"));
       const Buffer outputs = Must(backend.Allocate(size_t{1} * rows * 4 * 64, "bench"));
       int32_t* out = outputs.as<int32_t>();
-      for (const SampleSetup& setup : std::vector<SampleSetup>{
-               {"greedy", [](SampleRow& r) { r.temperature = 0.0f; }},
-               {"temperature", [](SampleRow& r) { r.temperature = 0.8f; }},
-               {"top_k50+top_p0.9", [](SampleRow& r) { r.top_k = 50; r.top_p = 0.9f; }},
-               {"top_p0.9", [](SampleRow& r) { r.top_p = 0.9f; }},
-               {"min_p0.05", [](SampleRow& r) { r.min_p = 0.05f; }},
-               {"greedy+logprobs20", [](SampleRow& r) { r.temperature = 0.0f; r.num_logprobs = 20; }},
-               {"typical0.9", [](SampleRow& r) { r.typical_p = 0.9f; }}}) {
+      for (const SampleSetup& setup :
+           std::vector<SampleSetup>{{"greedy", [](SampleRow& r) { r.temperature = 0.0f; }},
+                                    {"temperature", [](SampleRow& r) { r.temperature = 0.8f; }},
+                                    {"top_k50+top_p0.9",
+                                     [](SampleRow& r) {
+                                       r.top_k = 50;
+                                       r.top_p = 0.9f;
+                                     }},
+                                    {"top_p0.9", [](SampleRow& r) { r.top_p = 0.9f; }},
+                                    {"min_p0.05", [](SampleRow& r) { r.min_p = 0.05f; }},
+                                    {"greedy+logprobs20",
+                                     [](SampleRow& r) {
+                                       r.temperature = 0.0f;
+                                       r.num_logprobs = 20;
+                                     }},
+                                    {"typical0.9", [](SampleRow& r) { r.typical_p = 0.9f; }}}) {
         std::vector<SampleRow> host(rows);
         for (int i = 0; i < rows; ++i) {
           host[i].seed = 7 + i;
@@ -166,9 +181,13 @@ void SampleSection(Bench& bench, Report* report) {
         const auto run = [&] { return backend.Sample(params); };
         const double us = bench.TimeUs(15, run);
         std::string note;
-        if (rows == 256 || rows == 1) note = absl::StrFormat("in a graph %.2f us", bench.TimeGraphUs(15, run));
-        report->Add(absl::StrFormat("sample/%s/%s/%dx%d", peaked ? "peaked" : "flat", setup.name, rows, kVocab),
-                    us, bench.FloorUs(4.0 * rows * kVocab), note);
+        if (rows == 256 || rows == 1)
+          note = absl::StrFormat("in a graph %.2f us", bench.TimeGraphUs(15, run));
+        report->Add(absl::StrFormat(
+                        "sample/%s/%s/%dx%d", peaked ? "peaked" : "flat", setup.name, rows, kVocab),
+                    us,
+                    bench.FloorUs(4.0 * rows * kVocab),
+                    note);
       }
     }
   }
@@ -183,20 +202,32 @@ void RowsSection(Bench& bench, Report* report) {
     const Buffer x = Must(backend.Allocate(size_t{2} * rows * 2 * kInner, "bench"));
     const Buffer y = Must(backend.Allocate(size_t{2} * rows * 2 * kInner, "bench"));
     const Buffer norm = Must(backend.Allocate(4 * kHidden, "bench"));
-    const auto chain = [&](const std::string& name, double bytes, const std::function<absl::Status()>& op) {
-      const double us = bench.TimeGraphUs(10, [&]() -> absl::Status {
-        for (int i = 0; i < kLength; ++i) PAGODA_RETURN_IF_ERROR(op());
-        return absl::OkStatus();
-      });
-      report->Add(absl::StrCat("rows/", name, "/m", rows), us / kLength, bench.FloorUs(bytes), "mean of a chain in a graph");
-    };
+    const auto chain =
+        [&](const std::string& name, double bytes, const std::function<absl::Status()>& op) {
+          const double us = bench.TimeGraphUs(10, [&]() -> absl::Status {
+            for (int i = 0; i < kLength; ++i) PAGODA_RETURN_IF_ERROR(op());
+            return absl::OkStatus();
+          });
+          report->Add(absl::StrCat("rows/", name, "/m", rows),
+                      us / kLength,
+                      bench.FloorUs(bytes),
+                      "mean of a chain in a graph");
+        };
     chain("rms_norm4096", 4.0 * rows * kHidden, [&] {
-      return backend.RmsNorm({.x = x.data(), .weight = norm.as<float>(), .y = y.data(), .rows = rows,
-                              .width = kHidden, .x_stride = kHidden, .y_stride = kHidden,
+      return backend.RmsNorm({.x = x.data(),
+                              .weight = norm.as<float>(),
+                              .y = y.data(),
+                              .rows = rows,
+                              .width = kHidden,
+                              .x_stride = kHidden,
+                              .y_stride = kHidden,
                               .dtype = DType::kBFloat16});
     });
     chain("silu_mul14336", 6.0 * rows * kInner, [&] {
-      return backend.SiluMul({.gate_up = x.data(), .y = y.data(), .rows = rows, .width = kInner,
+      return backend.SiluMul({.gate_up = x.data(),
+                              .y = y.data(),
+                              .rows = rows,
+                              .width = kInner,
                               .dtype = DType::kBFloat16});
     });
   }
@@ -208,7 +239,8 @@ struct Layer {
   const char* name;
   int32_t n, k;
 };
-constexpr Layer kLayer[] = {{"qkv", 6144, 4096}, {"o", 4096, 4096}, {"gate_up", 28672, 4096}, {"down", 4096, 14336}};
+constexpr Layer kLayer[] = {
+    {"qkv", 6144, 4096}, {"o", 4096, 4096}, {"gate_up", 28672, 4096}, {"down", 4096, 14336}};
 constexpr Layer kHead = {"lm_head", 128256, 4096};
 constexpr int kNumLayers = 32;
 
@@ -223,9 +255,12 @@ class Step {
  public:
   Step(CudaBackend& backend, int32_t m) : backend_(backend), m_(m) {
     weights_ = Must(backend.Allocate(static_cast<size_t>(StepBytes()), "bench"));
-    Must(backend.FillNormal({.weight = {.dtype = DType::kBFloat16, .data = weights_.data(),
-                                        .n = static_cast<int64_t>(StepBytes() / 2) / 4096, .k = 4096}}));
-    for (Buffer* b : {&x_, &qkv_, &gate_up_, &inner_}) *b = Must(backend.Allocate(size_t{2} * m * 28672, "bench"));
+    Must(backend.FillNormal({.weight = {.dtype = DType::kBFloat16,
+                                        .data = weights_.data(),
+                                        .n = static_cast<int64_t>(StepBytes() / 2) / 4096,
+                                        .k = 4096}}));
+    for (Buffer* b : {&x_, &qkv_, &gate_up_, &inner_})
+      *b = Must(backend.Allocate(size_t{2} * m * 28672, "bench"));
     logits_ = Must(backend.Allocate(size_t{4} * m * kHead.n, "bench"));
     norm_ = Must(backend.Allocate(4 * 4096, "bench"));
     const std::vector<float> ones(4096, 1.0f);
@@ -245,7 +280,8 @@ class Step {
       PAGODA_RETURN_IF_ERROR(Run(plan, layer, 0, x_, 4096, qkv_, false, InputTransform::kNone));
       PAGODA_RETURN_IF_ERROR(Run(plan, layer, 1, qkv_, 6144, x_, false, InputTransform::kNone));
       PAGODA_RETURN_IF_ERROR(Run(plan, layer, 2, x_, 4096, gate_up_, false, InputTransform::kNone));
-      PAGODA_RETURN_IF_ERROR(Run(plan, layer, 3, gate_up_, 28672, x_, false, InputTransform::kNone));
+      PAGODA_RETURN_IF_ERROR(
+          Run(plan, layer, 3, gate_up_, 28672, x_, false, InputTransform::kNone));
     }
     return Head(plan, InputTransform::kNone);
   }
@@ -261,8 +297,11 @@ class Step {
       if (!fused) PAGODA_RETURN_IF_ERROR(Norm());
       PAGODA_RETURN_IF_ERROR(Run(plan, layer, 2, fused ? x_ : inner_, 4096, gate_up_, false, norm));
       if (!fused) {
-        PAGODA_RETURN_IF_ERROR(backend_.SiluMul({.gate_up = gate_up_.data(), .y = inner_.data(), .rows = m_,
-                                                 .width = 14336, .dtype = DType::kBFloat16}));
+        PAGODA_RETURN_IF_ERROR(backend_.SiluMul({.gate_up = gate_up_.data(),
+                                                 .y = inner_.data(),
+                                                 .rows = m_,
+                                                 .width = 14336,
+                                                 .dtype = DType::kBFloat16}));
       }
       PAGODA_RETURN_IF_ERROR(fused ? Run(plan, layer, 3, gate_up_, 28672, x_, true, silu)
                                    : Run(plan, layer, 3, inner_, 14336, x_, true, silu));
@@ -273,11 +312,23 @@ class Step {
 
  private:
   absl::Status Norm() {
-    return backend_.RmsNorm({.x = x_.data(), .weight = norm_.as<float>(), .y = inner_.data(), .rows = m_,
-                             .width = 4096, .x_stride = 4096, .y_stride = 4096, .dtype = DType::kBFloat16});
+    return backend_.RmsNorm({.x = x_.data(),
+                             .weight = norm_.as<float>(),
+                             .y = inner_.data(),
+                             .rows = m_,
+                             .width = 4096,
+                             .x_stride = 4096,
+                             .y_stride = 4096,
+                             .dtype = DType::kBFloat16});
   }
-  absl::Status Run(const PlanFn& plan, int layer, int which, const Buffer& x, int64_t x_stride,
-                   const Buffer& y, bool residual, InputTransform transform) {
+  absl::Status Run(const PlanFn& plan,
+                   int layer,
+                   int which,
+                   const Buffer& x,
+                   int64_t x_stride,
+                   const Buffer& y,
+                   bool residual,
+                   InputTransform transform) {
     size_t offset = 0;
     for (int i = 0; i < which; ++i) offset += size_t{2} * kLayer[i].n * kLayer[i].k * kNumLayers;
     const Layer& l = kLayer[which];
@@ -319,7 +370,11 @@ class Step {
 };
 
 LinearKey KeyFor(const Layer& layer, int32_t m) {
-  return {.dtype = DType::kBFloat16, .y_is_float = layer.n == kHead.n, .n = layer.n, .k = layer.k, .m_bucket = m};
+  return {.dtype = DType::kBFloat16,
+          .y_is_float = layer.n == kHead.n,
+          .n = layer.n,
+          .k = layer.k,
+          .m_bucket = m};
 }
 
 // Every plan's time; the best of cuBLASLt's, of ours, and of all go into `best`.
@@ -339,10 +394,19 @@ BestPlans PlansSection(Bench& bench, int32_t m, bool print, Report* report) {
       std::string name = absl::StrCat("plans/", layer.name, "/m", m, "/", PlanText(r.plan));
       if (is_lt) absl::StrAppend(&name, "#", lt_idx++);
       if (!r.status.ok() || !(r.relative_error < 0.02f)) {
-        report->Add(name, 0, floor, absl::StrCat("REJECTED error ", r.relative_error, " ", r.status.ToString()));
+        report->Add(name,
+                    0,
+                    floor,
+                    absl::StrCat("REJECTED error ", r.relative_error, " ", r.status.ToString()));
         continue;
       }
-      if (print) report->Add(name, r.time_us, floor, absl::StrFormat("%.3f TB/s, error %.1e", 2e-6 * layer.n * layer.k / r.time_us, r.relative_error));
+      if (print)
+        report->Add(
+            name,
+            r.time_us,
+            floor,
+            absl::StrFormat(
+                "%.3f TB/s, error %.1e", 2e-6 * layer.n * layer.k / r.time_us, r.relative_error));
       for (const int kind : {is_lt ? 0 : 1, 2}) {
         if (r.time_us < times[kind]) {
           times[kind] = r.time_us;
@@ -351,8 +415,11 @@ BestPlans PlansSection(Bench& bench, int32_t m, bool print, Report* report) {
       }
     }
     if (times[1] == 1e9f) plans[1] = plans[0];
-    report->Add(absl::StrCat("plans/", layer.name, "/m", m, "/best"), times[2], floor,
-                absl::StrFormat("%s; cublaslt %.2f, ours %.2f us", PlanText(plans[2]), times[0], times[1]));
+    report->Add(
+        absl::StrCat("plans/", layer.name, "/m", m, "/best"),
+        times[2],
+        floor,
+        absl::StrFormat("%s; cublaslt %.2f, ours %.2f us", PlanText(plans[2]), times[0], times[1]));
     best.push_back({layer.name, plans});
   }
   return best;
@@ -375,7 +442,8 @@ void StepSection(Bench& bench, Report* report) {
     static constexpr const char* kKinds[] = {"cublaslt", "ours", "best"};
     for (int kind = 0; kind < 3; ++kind) {
       report->Add(absl::StrCat("step/products/m", m, "/", kKinds[kind]),
-                  bench.TimeGraphUs(7, [&] { return step.Products(pick(kind)); }), floor);
+                  bench.TimeGraphUs(7, [&] { return step.Products(pick(kind)); }),
+                  floor);
     }
     if (m <= kMaxGemvRows) {
       for (const LinearPlan& plan : OwnCandidates(m)) {
@@ -386,11 +454,13 @@ void StepSection(Bench& bench, Report* report) {
         Must(status);
         if (m != 1 && m != 4) continue;
         report->Add(absl::StrCat("step/products/m", m, "/", PlanText(plan)),
-                    bench.TimeGraphUs(5, [&] { return step.Products(all); }), floor);
+                    bench.TimeGraphUs(5, [&] { return step.Products(all); }),
+                    floor);
       }
     }
     report->Add(absl::StrCat("step/dressed/m", m, "/separate"),
-                bench.TimeGraphUs(7, [&] { return step.Dressed(pick(2), false); }), floor,
+                bench.TimeGraphUs(7, [&] { return step.Dressed(pick(2), false); }),
+                floor,
                 "with norms, residuals and the activation");
     if (m <= kMaxGemvRows) {
       const auto gemv = [&](const Layer& layer) -> LinearPlan {
@@ -399,9 +469,13 @@ void StepSection(Bench& bench, Report* report) {
         return plan;
       };
       report->Add(absl::StrCat("step/dressed/m", m, "/fused"),
-                  bench.TimeGraphUs(7, [&] { return step.Dressed(gemv, true); }), floor);
-      report->Add(absl::StrCat("step/dressed/m", m, "/fused, rings"),
-                  bench.TimeGraphUs(7, [&] { return step.Dressed([](const Layer&) { return GemvRingConfig{}; }, true); }), floor);
+                  bench.TimeGraphUs(7, [&] { return step.Dressed(gemv, true); }),
+                  floor);
+      report->Add(
+          absl::StrCat("step/dressed/m", m, "/fused, rings"),
+          bench.TimeGraphUs(
+              7, [&] { return step.Dressed([](const Layer&) { return GemvRingConfig{}; }, true); }),
+          floor);
     }
   }
 }
@@ -417,7 +491,8 @@ int Main(int argc, char** argv) {
     }
   }
   const auto wants = [&](const std::string& section) {
-    return filters.empty() || std::any_of(filters.begin(), filters.end(), [&](const std::string& f) {
+    return filters.empty() ||
+           std::any_of(filters.begin(), filters.end(), [&](const std::string& f) {
              return absl::StrContains(section, f);
            });
   };

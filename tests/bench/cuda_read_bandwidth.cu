@@ -1,9 +1,8 @@
-#include "tests/bench/cuda_read_bandwidth.h"
-
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/primitives.cuh"
+#include "tests/bench/cuda_read_bandwidth.h"
 
 namespace pagoda::kernels::cuda {
 namespace {

@@ -31,8 +31,8 @@ __global__ void MaxDifferenceKernel(const T* a, const T* b, int64_t count, float
 template <typename T>
 absl::Status LaunchCompare(
     const DeviceContext& context, const void* a, const void* b, int64_t count, float* out) {
-  const auto blocks = static_cast<unsigned>(
-      std::min<int64_t>((count + 255) / 256, int64_t{context.num_sms} * 8));
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>((count + 255) / 256, int64_t{context.num_sms} * 8));
   return Launch({.kernel = "max_difference", .grid = blocks, .block = 256},
                 context.stream,
                 MaxDifferenceKernel<T>,
@@ -51,7 +51,8 @@ absl::Status MaxDifference(const DeviceContext& context,
                            int64_t count,
                            float* out) {
   PAGODA_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(out, 0, 2 * sizeof(float), context.stream),
-                                    "cudaMemsetAsync", "max_difference"));
+                                    "cudaMemsetAsync",
+                                    "max_difference"));
   if (dtype == DType::kFloat32) return LaunchCompare<float>(context, a, b, count, out);
   if (dtype == DType::kBFloat16) return LaunchCompare<bf16>(context, a, b, count, out);
   return LaunchCompare<fp16>(context, a, b, count, out);

@@ -6,14 +6,16 @@
 
 namespace pagoda::kernels::cuda {
 
-// What a linear op does to its input while it brings it into shared memory; what would else be a kernel of its own.
+// What a linear op does to its input while it brings it into shared memory; what would else be a
+// kernel of its own.
 enum class InputTransform : int32_t {
   kNone,
   kRmsNorm,  // x / sqrt(mean(x^2) + epsilon) * (weight + offset), rounded to the type of x
   kSiluMul,  // rows of 2k: silu(x[i]) * x[k + i], rounded to the type of x
 };
 
-// y = weight * transform(x) + bias + residual, as our own kernels take it. Plain data, a kernel parameter.
+// y = weight * transform(x) + bias + residual, as our own kernels take it. Plain data, a kernel
+// parameter.
 struct GemmArgs {
   const void* x = nullptr;         // [m, k or 2k], rows x_stride apart
   const void* weight = nullptr;    // [n, k] row-major, of x's type

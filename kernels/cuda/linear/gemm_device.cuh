@@ -11,7 +11,8 @@ inline constexpr int kVector = 8;  // 16-bit elements of one 16-byte access
 
 __device__ __forceinline__ float Silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
-// What is added to a product: bias and residual of (row, column), read once the previous kernel has ended.
+// What is added to a product: bias and residual of (row, column), read once the previous kernel has
+// ended.
 template <typename T>
 __device__ __forceinline__ float Addend(const GemmArgs& a, int64_t row, int64_t column) {
   float value = a.bias != nullptr ? a.bias[column] : 0.0f;
@@ -24,7 +25,10 @@ __device__ __forceinline__ float Addend(const GemmArgs& a, int64_t row, int64_t 
 }
 
 template <typename T>
-__device__ __forceinline__ void StoreOutput(const GemmArgs& a, int64_t row, int64_t column, float value) {
+__device__ __forceinline__ void StoreOutput(const GemmArgs& a,
+                                            int64_t row,
+                                            int64_t column,
+                                            float value) {
   const int64_t at = row * a.y_stride + column;
   if (a.y_is_float) {
     static_cast<float*>(a.y)[at] = value;
@@ -33,8 +37,9 @@ __device__ __forceinline__ void StoreOutput(const GemmArgs& a, int64_t row, int6
   }
 }
 
-// Brings the first kM rows of x, transformed, into `shared` ([kM][k / kVector]) with all threads of the block; ends with
-// the block's barrier. `scratch` has kM * 32 floats. REQUIRES: WaitForPrevious was called.
+// Brings the first kM rows of x, transformed, into `shared` ([kM][k / kVector]) with all threads of
+// the block; ends with the block's barrier. `scratch` has kM * 32 floats. REQUIRES: WaitForPrevious
+// was called.
 template <typename T, int kM>
 __device__ __forceinline__ void StageInput(const GemmArgs& a, uint4* shared, float* scratch) {
   const int num_vectors = a.k / kVector;
@@ -102,7 +107,8 @@ __device__ __forceinline__ void StageInput(const GemmArgs& a, uint4* shared, flo
   __syncthreads();
 }
 
-// acc[m] += dot(w, x[m]) over one vector of eight; two chains, so that additions do not wait for each other.
+// acc[m] += dot(w, x[m]) over one vector of eight; two chains, so that additions do not wait for
+// each other.
 template <typename T, int kM>
 __device__ __forceinline__ void DotVector(const uint4& w,
                                           const uint4* x,

@@ -1,19 +1,20 @@
-#include "kernels/cuda/linear/gemv.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/linear/gemm_device.cuh"
+#include "kernels/cuda/linear/gemv.h"
 
 namespace pagoda::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 8;  // of a block
-// Above this a block would leave no room for a second one, and occupancy is what hides latency here.
+// Above this a block would leave no room for a second one, and occupancy is what hides latency
+// here.
 constexpr size_t kMaxInputBytes = 57 * 1024;
 
-// One warp computes kRows outputs for each of kM rows of x. The first loads are issued before the dependency wait; from
-// then on every load is replaced as it is used, so kRows * kDepth of them stay in flight.
+// One warp computes kRows outputs for each of kM rows of x. The first loads are issued before the
+// dependency wait; from then on every load is replaced as it is used, so kRows * kDepth of them
+// stay in flight.
 template <typename T, int kM, int kRows, int kDepth>
 __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant__ GemmArgs a) {
   extern __shared__ uint4 shared[];
@@ -27,7 +28,8 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     // Rows beyond the last repeat it; their sums are dropped.
-    rows[r] = static_cast<const uint4*>(a.weight) + int64_t{min(first_row + r, a.n - 1)} * num_vectors;
+    rows[r] =
+        static_cast<const uint4*>(a.weight) + int64_t{min(first_row + r, a.n - 1)} * num_vectors;
 #pragma unroll
     for (int u = 0; u < kDepth; ++u) {
       const int v = u * 32 + lane;
@@ -83,7 +85,9 @@ absl::Status LaunchVariant(const DeviceContext& context, const GemmArgs& a) {
 }
 
 template <typename T, int kM>
-absl::Status LaunchForRows(const DeviceContext& context, const GemvConfig& config, const GemmArgs& a) {
+absl::Status LaunchForRows(const DeviceContext& context,
+                           const GemvConfig& config,
+                           const GemmArgs& a) {
   if (config.rows == 1 && config.depth == 4) return LaunchVariant<T, kM, 1, 4>(context, a);
   if (config.rows == 1 && config.depth == 8) return LaunchVariant<T, kM, 1, 8>(context, a);
   if (config.rows == 2 && config.depth == 4) return LaunchVariant<T, kM, 2, 4>(context, a);

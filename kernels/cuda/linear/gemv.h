@@ -9,22 +9,23 @@
 
 namespace pagoda::kernels::cuda {
 
-// Products of a weight with one to four rows, without tensor cores: a stream of the weight at the speed of memory.
+// Products of a weight with one to four rows, without tensor cores: a stream of the weight at the
+// speed of memory.
 inline constexpr int kMaxGemvRows = 4;
 
-// Loads straight into registers: a warp computes `rows` outputs with `depth` 16-byte loads a lane in flight for each.
-// Blocks of eight warps.
+// Loads straight into registers: a warp computes `rows` outputs with `depth` 16-byte loads a lane
+// in flight for each. Blocks of eight warps.
 struct GemvConfig {
   int rows = 1;   // 1 or 2
   int depth = 4;  // 4 or 8
 };
 
-// Loads through the bulk copy engine: persistent blocks, each warp with its own ring of 2 KB stages in shared memory,
-// filled before the dependency wait. Two kernels fit on an SM side by side while the ring and x stay below half of its
-// shared memory, so that the memory never idles between them.
+// Loads through the bulk copy engine: persistent blocks, each warp with its own ring of 2 KB stages
+// in shared memory, filled before the dependency wait. Two kernels fit on an SM side by side while
+// the ring and x stay below half of its shared memory, so that the memory never idles between them.
 struct GemvRingConfig {
-  int warps = 8;          // of a block: 4, 8 or 16
-  int stages = 4;         // of a warp's ring, in pairs of rows when m > 1
+  int warps = 8;   // of a block: 4, 8 or 16
+  int stages = 4;  // of a warp's ring, in pairs of rows when m > 1
   int blocks_per_sm = 1;
 };
 

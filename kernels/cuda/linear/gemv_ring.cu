@@ -7,8 +7,9 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-// One stage: long enough for the copy engine to run at full speed, short enough that eight warps with four stages each
-// (64 KB in flight on an SM, half as much again as the latency of memory asks for) leave half the SM to the next kernel.
+// One stage: long enough for the copy engine to run at full speed, short enough that eight warps
+// with four stages each (64 KB in flight on an SM, half as much again as the latency of memory asks
+// for) leave half the SM to the next kernel.
 constexpr int kStageBytes = 2048;
 constexpr int kStageVectors = kStageBytes / 16;
 constexpr int kMaxWarps = 16;
@@ -22,8 +23,8 @@ struct RingCursor {
   int chunk;
 };
 
-// Persistent blocks; warp w of block b computes groups of rows w * gridDim.x + b, + all warps, ... so that what is left
-// over is spread over the SMs. No warp waits for another once x is there.
+// Persistent blocks; warp w of block b computes groups of rows w * gridDim.x + b, + all warps, ...
+// so that what is left over is spread over the SMs. No warp waits for another once x is there.
 template <typename T, int kM>
 __global__ void __launch_bounds__(kMaxWarps * 32)
     GemvRingKernel(const __grid_constant__ GemmArgs a, int num_stages) {
@@ -44,8 +45,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
 
   uint4* ring = shared + warp * num_stages * kStageVectors;
   uint4* x = shared + num_warps * num_stages * kStageVectors;
-  uint64_t* barriers =
-      reinterpret_cast<uint64_t*>(x + kM * num_vectors) + warp * num_stages;
+  uint64_t* barriers = reinterpret_cast<uint64_t*>(x + kM * num_vectors) + warp * num_stages;
 
   RingCursor next = {first_group, 0};
   const uint64_t policy = EvictFirstPolicy();
@@ -57,8 +57,11 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     for (int r = 0; r < rows; ++r) {
       const uint4* source = static_cast<const uint4*>(a.weight) +
                             int64_t{first_row + r} * num_vectors + next.chunk * kChunkVectors;
-      BulkLoadOnce(ring + stage * kStageVectors + r * kChunkVectors, source, vectors * 16,
-                   barriers + stage, policy);
+      BulkLoadOnce(ring + stage * kStageVectors + r * kChunkVectors,
+                   source,
+                   vectors * 16,
+                   barriers + stage,
+                   policy);
     }
     if (++next.chunk == num_chunks) next = {next.group + group_stride, 0};
   };
@@ -89,7 +92,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
 #pragma unroll
           for (int r = 0; r < kRows; ++r) {
             DotVector<T, kM>(ring[stage * kStageVectors + r * kChunkVectors + v],
-                             x + chunk * kChunkVectors + v, num_vectors, acc[r]);
+                             x + chunk * kChunkVectors + v,
+                             num_vectors,
+                             acc[r]);
           }
         }
       }
@@ -123,8 +128,8 @@ absl::Status LaunchForRows(const DeviceContext& context,
                            const GemvRingConfig& config,
                            const GemmArgs& a) {
   const int groups = (a.n + RowsAtOnce(kM) - 1) / RowsAtOnce(kM);
-  const int blocks = std::min(context.num_sms * config.blocks_per_sm,
-                              (groups + config.warps - 1) / config.warps);
+  const int blocks =
+      std::min(context.num_sms * config.blocks_per_sm, (groups + config.warps - 1) / config.warps);
   return Launch(context,
                 {.kernel = "gemv_ring",
                  .grid = static_cast<unsigned>(blocks),

@@ -17,7 +17,8 @@ constexpr size_t kLtWorkspaceBytes = size_t{34} << 20;
 constexpr int kMaxSkinnyTiles = 16384;
 // Of cuBLASLt's ranking, what is measured. The best is among the first eight for all shapes seen.
 constexpr int kNumLtCandidates = 8;
-// Beyond this a plan computes something else than cuBLASLt; bfloat16 outputs differ by 2^-8 of the largest at most.
+// Beyond this a plan computes something else than cuBLASLt; bfloat16 outputs differ by 2^-8 of the
+// largest at most.
 constexpr float kMostRelativeError = 0.02f;
 
 LinearKey KeyOf(DType dtype, const GemmArgs& args) {
@@ -35,8 +36,8 @@ bool TakesTransform(const LinearPlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LinearRunner>> LinearRunner::Create(const DeviceContext& context,
-                                                                   const std::string& cache_folder) {
+absl::StatusOr<std::unique_ptr<LinearRunner>> LinearRunner::Create(
+    const DeviceContext& context, const std::string& cache_folder) {
   auto runner = std::unique_ptr<LinearRunner>(new LinearRunner(context));
   PAGODA_RETURN_IF_ERROR(runner->Init(cache_folder));
   return runner;
@@ -107,14 +108,21 @@ void LinearRunner::MeasureKey(const LinearKey& key, const GemmArgs& args) {
   MeasuredPlan best = {DefaultPlan(args), 0.0f};
   const auto measurements = MeasureAll(key);
   if (!measurements.ok()) {
-    LogWarning("linear %d x %d for %d rows was not measured: %s", key.n, key.k, key.m_bucket,
+    LogWarning("linear %d x %d for %d rows was not measured: %s",
+               key.n,
+               key.k,
+               key.m_bucket,
                std::string(measurements.status().message()));
   } else {
     for (const LinearTuner::Measurement& m : *measurements) {
       if (!m.status.ok()) continue;
       if (!(m.relative_error <= kMostRelativeError)) {
-        LogError("linear %d x %d for %d rows: plan '%s' is wrong by %.3g and is not used", key.n,
-                 key.k, key.m_bucket, PlanText(m.plan), m.relative_error);
+        LogError("linear %d x %d for %d rows: plan '%s' is wrong by %.3g and is not used",
+                 key.n,
+                 key.k,
+                 key.m_bucket,
+                 PlanText(m.plan),
+                 m.relative_error);
         continue;
       }
       if (best.time_us == 0.0f || m.time_us < best.time_us) best = {m.plan, m.time_us};
@@ -123,11 +131,13 @@ void LinearRunner::MeasureKey(const LinearKey& key, const GemmArgs& args) {
   plans_.insert_or_assign(key, best);
   if (measurements.ok()) {
     const absl::Status written = cache_->Write(plans_);
-    if (!written.ok()) LogWarning("plans of linear are not kept: %s", std::string(written.message()));
+    if (!written.ok())
+      LogWarning("plans of linear are not kept: %s", std::string(written.message()));
   }
 }
 
-absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::MeasureAll(const LinearKey& key) {
+absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::MeasureAll(
+    const LinearKey& key) {
   // Workspaces are shared with what the stream still runs.
   PAGODA_RETURN_IF_ERROR(
       CudaStatus(cudaStreamSynchronize(context_.stream), "cudaStreamSynchronize", "linear"));
@@ -151,11 +161,13 @@ absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::MeasureAll(c
     if (Fits(shape, plan)) candidates.push_back(plan);
   }
   const LinearPlan reference = algorithms.empty() ? LinearPlan(LtAlgorithm{}) : candidates[0];
-  return tuner->Measure(reference, candidates,
-                        [this](const DeviceContext& context, DType dtype, const GemmArgs& args,
-                               const LinearPlan& plan) {
-                          return RunPlan(context, dtype, args, plan);
-                        });
+  return tuner->Measure(
+      reference,
+      candidates,
+      [this](
+          const DeviceContext& context, DType dtype, const GemmArgs& args, const LinearPlan& plan) {
+        return RunPlan(context, dtype, args, plan);
+      });
 }
 
 absl::Status LinearRunner::RunPlan(const DeviceContext& context,
@@ -163,8 +175,10 @@ absl::Status LinearRunner::RunPlan(const DeviceContext& context,
                                    const GemmArgs& args,
                                    const LinearPlan& plan) {
   if (!Fits(args, plan)) {
-    return UnsupportedError("linear", absl::StrCat("plan '", PlanText(plan), "' for m = ", args.m,
-                                                   ", n = ", args.n, ", k = ", args.k));
+    return UnsupportedError(
+        "linear",
+        absl::StrCat(
+            "plan '", PlanText(plan), "' for m = ", args.m, ", n = ", args.n, ", k = ", args.k));
   }
   if (const auto* gemv = std::get_if<GemvConfig>(&plan)) {
     return LaunchGemv(context, *gemv, dtype, args);
@@ -177,8 +191,8 @@ absl::Status LinearRunner::RunPlan(const DeviceContext& context,
   }
   const auto& lt = std::get<LtAlgorithm>(plan);
   constexpr LtAlgorithm kNone;
-  const bool is_named = !std::equal(std::begin(lt.algo.data), std::end(lt.algo.data),
-                                    std::begin(kNone.algo.data));
+  const bool is_named =
+      !std::equal(std::begin(lt.algo.data), std::end(lt.algo.data), std::begin(kNone.algo.data));
   return lt_->Run(context, dtype, args, is_named ? &lt : nullptr);
 }
 
@@ -191,7 +205,8 @@ bool LinearRunner::SupportsTransform(DType dtype, const GemmArgs& args) {
 absl::Status LinearRunner::Run(DType dtype, const GemmArgs& args) {
   const LinearPlan& plan = PlanFor(dtype, args);
   if (Fits(args, plan)) return RunPlan(context_, dtype, args, plan);
-  // The plan was measured on aligned operands; these are not, or the transform needs another kernel.
+  // The plan was measured on aligned operands; these are not, or the transform needs another
+  // kernel.
   return RunPlan(context_, dtype, args, DefaultPlan(args));
 }
 

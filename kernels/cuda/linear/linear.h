@@ -15,8 +15,8 @@
 
 namespace pagoda::kernels::cuda {
 
-// The op linear: chooses a plan for each (type, n, k, bucket of m) by measurement, once for a machine (PlanCache), and
-// runs it. Thread-compatible.
+// The op linear: chooses a plan for each (type, n, k, bucket of m) by measurement, once for a
+// machine (PlanCache), and runs it. Thread-compatible.
 class LinearRunner {
  public:
   // `context` must outlive it. Takes about 52 MB of device memory.
@@ -26,8 +26,8 @@ class LinearRunner {
   LinearRunner(const LinearRunner&) = delete;
   LinearRunner& operator=(const LinearRunner&) = delete;
 
-  // Measures first if the key is new and nothing is being recorded: run a bucket once before recording it. While
-  // recording, an unmeasured key takes a default. REQUIRES: args.m > 0.
+  // Measures first if the key is new and nothing is being recorded: run a bucket once before
+  // recording it. While recording, an unmeasured key takes a default. REQUIRES: args.m > 0.
   absl::Status Run(DType dtype, const GemmArgs& args);
 
   // Whether Run takes args with an input transform.

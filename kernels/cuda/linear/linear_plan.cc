@@ -57,7 +57,8 @@ size_t LinearKeyHash::operator()(const LinearKey& key) const {
   uint64_t hash = 0;
   for (const uint64_t field :
        {static_cast<uint64_t>(key.dtype) * 4 + key.y_is_float * 2u + key.has_bias,
-        static_cast<uint64_t>(key.n), static_cast<uint64_t>(key.k),
+        static_cast<uint64_t>(key.n),
+        static_cast<uint64_t>(key.k),
         static_cast<uint64_t>(key.m_bucket)}) {
     hash = (hash ^ field) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
@@ -75,10 +76,14 @@ int32_t LinearBucket(int64_t m) {
 std::vector<LinearPlan> OwnCandidates(int32_t m_bucket) {
   std::vector<LinearPlan> plans;
   if (m_bucket <= kMaxGemvRows) {
-    plans.insert(plans.end(), {GemvRingConfig{8, 4, 1}, GemvRingConfig{8, 6, 1},
-                               GemvRingConfig{8, 3, 2}, GemvRingConfig{16, 3, 1},
-                               GemvRingConfig{4, 8, 1}, GemvRingConfig{4, 4, 2},
-                               GemvRingConfig{16, 4, 1}});
+    plans.insert(plans.end(),
+                 {GemvRingConfig{8, 4, 1},
+                  GemvRingConfig{8, 6, 1},
+                  GemvRingConfig{8, 3, 2},
+                  GemvRingConfig{16, 3, 1},
+                  GemvRingConfig{4, 8, 1},
+                  GemvRingConfig{4, 4, 2},
+                  GemvRingConfig{16, 4, 1}});
     plans.insert(plans.end(),
                  {GemvConfig{1, 4}, GemvConfig{1, 8}, GemvConfig{2, 4}, GemvConfig{2, 8}});
   }
@@ -93,8 +98,8 @@ std::string PlanText(const LinearPlan& plan) {
     return absl::StrCat("gemv rows=", gemv->rows, " depth=", gemv->depth);
   }
   if (const auto* ring = std::get_if<GemvRingConfig>(&plan)) {
-    return absl::StrCat("ring warps=", ring->warps, " stages=", ring->stages,
-                        " blocks=", ring->blocks_per_sm);
+    return absl::StrCat(
+        "ring warps=", ring->warps, " stages=", ring->stages, " blocks=", ring->blocks_per_sm);
   }
   if (const auto* skinny = std::get_if<SkinnyConfig>(&plan)) {
     return absl::StrCat("skinny stages=", skinny->stages, " blocks=", skinny->blocks_per_sm);
@@ -103,8 +108,13 @@ std::string PlanText(const LinearPlan& plan) {
 }
 
 std::string FormatPlanLine(const LinearKey& key, const MeasuredPlan& plan) {
-  std::string line = absl::StrFormat("%s %d %d %d %d %d %.2f", DTypeName(key.dtype),
-                                     key.y_is_float, key.has_bias, key.n, key.k, key.m_bucket,
+  std::string line = absl::StrFormat("%s %d %d %d %d %d %.2f",
+                                     DTypeName(key.dtype),
+                                     key.y_is_float,
+                                     key.has_bias,
+                                     key.n,
+                                     key.k,
+                                     key.m_bucket,
                                      plan.time_us);
   const PlanWords words = ToWords(plan.plan);
   absl::StrAppend(&line, " ", words.kind);

@@ -34,8 +34,8 @@ struct LinearKeyHash {
   size_t operator()(const LinearKey& key) const;
 };
 
-// 1, 2, 3, 4, then the next power of two: where kernels change, m is exact; beyond, times grow with m and the ranking
-// of algorithms hardly moves within a factor of two.
+// 1, 2, 3, 4, then the next power of two: where kernels change, m is exact; beyond, times grow with
+// m and the ranking of algorithms hardly moves within a factor of two.
 int32_t LinearBucket(int64_t m);
 
 // A measured choice.

@@ -13,8 +13,8 @@ namespace {
 
 // Weights that follow one another span at least this, several times the L2.
 constexpr size_t kSpanBytes = size_t{320} << 20;
-// A chain takes about this long, and is run this often after a warm-up; the best time counts, since other work can only
-// add to it.
+// A chain takes about this long, and is run this often after a warm-up; the best time counts, since
+// other work can only add to it.
 constexpr float kChainUs = 1500.0f;
 constexpr int kMinRepeats = 2;
 constexpr int kMaxRepeats = 24;
@@ -24,7 +24,9 @@ absl::Status Check(cudaError_t error, absl::string_view call) {
   return CudaStatus(error, call, "measuring linear");
 }
 
-size_t RoundUp(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+size_t RoundUp(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 // Destroys on every path out.
 struct GraphOwner {
@@ -47,7 +49,11 @@ absl::StatusOr<std::unique_ptr<LinearTuner>> LinearTuner::Create(const DeviceCon
 }
 
 LinearTuner::~LinearTuner() {
-  for (void* memory : {weights_, x_, static_cast<void*>(bias_), y_, reference_y_,
+  for (void* memory : {weights_,
+                       x_,
+                       static_cast<void*>(bias_),
+                       y_,
+                       reference_y_,
                        static_cast<void*>(difference_)}) {
     if (memory != nullptr) cudaFree(memory);
   }
@@ -57,8 +63,8 @@ LinearTuner::~LinearTuner() {
 }
 
 absl::Status LinearTuner::Allocate() {
-  PAGODA_RETURN_IF_ERROR(
-      Check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking), "cudaStreamCreate"));
+  PAGODA_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking),
+                               "cudaStreamCreate"));
   PAGODA_RETURN_IF_ERROR(Check(cudaEventCreate(&begin_), "cudaEventCreate"));
   PAGODA_RETURN_IF_ERROR(Check(cudaEventCreate(&end_), "cudaEventCreate"));
 
@@ -77,19 +83,21 @@ absl::Status LinearTuner::Allocate() {
   PAGODA_RETURN_IF_ERROR(allocate(&reference_y_, y_bytes));
   PAGODA_RETURN_IF_ERROR(allocate(&difference_, 2 * sizeof(float)));
   // Random data: zeros run faster than real ones.
-  PAGODA_RETURN_IF_ERROR(FillNormal(
-      context_, {.data = weights_,
-                 .dtype = key_.dtype,
-                 .count = static_cast<int64_t>(num_weights_ * weight_step_bytes_ / 2),
-                 .stddev = 0.02f,
-                 .seed = 1}));
-  PAGODA_RETURN_IF_ERROR(FillNormal(context_, {.data = x_,
-                                               .dtype = key_.dtype,
-                                               .count = int64_t{key_.m_bucket} * key_.k,
-                                               .stddev = 1.0f,
-                                               .seed = 2}));
-  PAGODA_RETURN_IF_ERROR(Check(
-      cudaMemsetAsync(bias_, 0, size_t{4} * key_.n, context_.stream), "cudaMemsetAsync"));
+  PAGODA_RETURN_IF_ERROR(
+      FillNormal(context_,
+                 {.data = weights_,
+                  .dtype = key_.dtype,
+                  .count = static_cast<int64_t>(num_weights_ * weight_step_bytes_ / 2),
+                  .stddev = 0.02f,
+                  .seed = 1}));
+  PAGODA_RETURN_IF_ERROR(FillNormal(context_,
+                                    {.data = x_,
+                                     .dtype = key_.dtype,
+                                     .count = int64_t{key_.m_bucket} * key_.k,
+                                     .stddev = 1.0f,
+                                     .seed = 2}));
+  PAGODA_RETURN_IF_ERROR(
+      Check(cudaMemsetAsync(bias_, 0, size_t{4} * key_.n, context_.stream), "cudaMemsetAsync"));
   return Check(cudaStreamSynchronize(context_.stream), "cudaStreamSynchronize");
 }
 
@@ -108,7 +116,9 @@ GemmArgs LinearTuner::Args(int repeat, void* y) const {
   return args;
 }
 
-absl::StatusOr<float> LinearTuner::TimeChain(const LinearPlan& plan, int repeats, const RunFn& run) {
+absl::StatusOr<float> LinearTuner::TimeChain(const LinearPlan& plan,
+                                             int repeats,
+                                             const RunFn& run) {
   GraphOwner graph;
   PAGODA_RETURN_IF_ERROR(
       Check(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal),
@@ -141,13 +151,17 @@ absl::StatusOr<float> LinearTuner::RelativeError(const LinearPlan& plan, const R
   PAGODA_RETURN_IF_ERROR(
       Check(cudaMemsetAsync(y_, 0xff, y_bytes, context_.stream), "cudaMemsetAsync"));
   PAGODA_RETURN_IF_ERROR(run(context_, key_.dtype, Args(0, y_), plan));
-  PAGODA_RETURN_IF_ERROR(MaxDifference(context_, key_.y_is_float ? DType::kFloat32 : key_.dtype, y_,
-                                       reference_y_, int64_t{key_.m_bucket} * key_.n,
+  PAGODA_RETURN_IF_ERROR(MaxDifference(context_,
+                                       key_.y_is_float ? DType::kFloat32 : key_.dtype,
+                                       y_,
+                                       reference_y_,
+                                       int64_t{key_.m_bucket} * key_.n,
                                        difference_));
   float difference[2] = {};
-  PAGODA_RETURN_IF_ERROR(Check(cudaMemcpyAsync(difference, difference_, sizeof(difference),
-                                               cudaMemcpyDeviceToHost, context_.stream),
-                               "cudaMemcpyAsync"));
+  PAGODA_RETURN_IF_ERROR(Check(
+      cudaMemcpyAsync(
+          difference, difference_, sizeof(difference), cudaMemcpyDeviceToHost, context_.stream),
+      "cudaMemcpyAsync"));
   PAGODA_RETURN_IF_ERROR(Check(cudaStreamSynchronize(context_.stream), "cudaStreamSynchronize"));
   return difference[0] / std::max(difference[1], std::numeric_limits<float>::min());
 }

@@ -14,9 +14,9 @@
 
 namespace pagoda::kernels::cuda {
 
-// Measures plans where it counts: in a recorded chain of dependent launches, each with other weights, so that neither
-// the L2 nor the gaps between kernels flatter anyone. Uses a stream and memory of its own, freed at once. The caller's
-// stream must be idle: workspaces are shared.
+// Measures plans where it counts: in a recorded chain of dependent launches, each with other
+// weights, so that neither the L2 nor the gaps between kernels flatter anyone. Uses a stream and
+// memory of its own, freed at once. The caller's stream must be idle: workspaces are shared.
 class LinearTuner {
  public:
   // Enqueues one product by a plan on the stream of the context given.
@@ -25,9 +25,9 @@ class LinearTuner {
 
   struct Measurement {
     LinearPlan plan;
-    float time_us = 0.0f;        // of one product; best of several chains
-    float relative_error = 0.0f; // largest difference from the reference over its largest element
-    absl::Status status;         // why there is no time
+    float time_us = 0.0f;         // of one product; best of several chains
+    float relative_error = 0.0f;  // largest difference from the reference over its largest element
+    absl::Status status;          // why there is no time
   };
 
   static absl::StatusOr<std::unique_ptr<LinearTuner>> Create(const DeviceContext& context,

@@ -24,8 +24,7 @@ cudaDataType_t LtType(DType dtype, bool is_float) {
 uint32_t Alignment(const GemmArgs& a) {
   const uint64_t y_bytes = a.y_is_float ? 4 : 2;
   const uint64_t bits = reinterpret_cast<uintptr_t>(a.x) | reinterpret_cast<uintptr_t>(a.weight) |
-                        reinterpret_cast<uintptr_t>(a.y) |
-                        reinterpret_cast<uintptr_t>(a.residual) |
+                        reinterpret_cast<uintptr_t>(a.y) | reinterpret_cast<uintptr_t>(a.residual) |
                         static_cast<uint64_t>(a.x_stride) * 2 | static_cast<uint64_t>(a.k) * 2 |
                         static_cast<uint64_t>(a.y_stride) * y_bytes | 256;
   // Beyond 16 no algorithm asks for more, and one key serves all.
@@ -33,9 +32,12 @@ uint32_t Alignment(const GemmArgs& a) {
 }
 
 template <typename T>
-absl::Status SetDesc(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+absl::Status SetDesc(cublasLtMatmulDesc_t desc,
+                     cublasLtMatmulDescAttributes_t attribute,
+                     const T& value) {
   return CublasStatus(cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof(value)),
-                      "cublasLtMatmulDescSetAttribute", "linear");
+                      "cublasLtMatmulDescSetAttribute",
+                      "linear");
 }
 
 template <typename T>
@@ -44,7 +46,8 @@ absl::Status SetPreference(cublasLtMatmulPreference_t preference,
                            const T& value) {
   return CublasStatus(
       cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
-      "cublasLtMatmulPreferenceSetAttribute", "linear");
+      "cublasLtMatmulPreferenceSetAttribute",
+      "linear");
 }
 
 }  // namespace
@@ -69,11 +72,15 @@ struct LtGemm::Problem {
 
 size_t LtGemm::ShapeHash::operator()(const Shape& s) const {
   uint64_t hash = 0;
-  for (const uint64_t field : {static_cast<uint64_t>(s.dtype), uint64_t{s.y_is_float},
-                               uint64_t{s.has_bias}, static_cast<uint64_t>(s.m),
-                               static_cast<uint64_t>(s.n), static_cast<uint64_t>(s.k),
+  for (const uint64_t field : {static_cast<uint64_t>(s.dtype),
+                               uint64_t{s.y_is_float},
+                               uint64_t{s.has_bias},
+                               static_cast<uint64_t>(s.m),
+                               static_cast<uint64_t>(s.n),
+                               static_cast<uint64_t>(s.k),
                                static_cast<uint64_t>(s.x_stride),
-                               static_cast<uint64_t>(s.y_stride), uint64_t{s.alignment}}) {
+                               static_cast<uint64_t>(s.y_stride),
+                               uint64_t{s.alignment}}) {
     hash = (hash ^ field) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }
@@ -93,7 +100,8 @@ LtGemm::~LtGemm() {
 
 absl::StatusOr<std::unique_ptr<LtGemm>> LtGemm::Create(void* workspace, size_t workspace_bytes) {
   if (workspace_bytes <= kBiasScratchBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("workspace of cuBLASLt has ", workspace_bytes,
+    return absl::InvalidArgumentError(absl::StrCat("workspace of cuBLASLt has ",
+                                                   workspace_bytes,
                                                    " bytes; expected more than ",
                                                    kBiasScratchBytes));
   }
@@ -105,30 +113,43 @@ absl::StatusOr<std::unique_ptr<LtGemm>> LtGemm::Create(void* workspace, size_t w
 std::string LtGemm::Version() { return absl::StrCat(cublasLtGetVersion()); }
 
 absl::StatusOr<LtGemm::Problem*> LtGemm::ProblemFor(DType dtype, const GemmArgs& a) {
-  const Shape shape = {dtype, a.y_is_float != 0, a.bias != nullptr, a.m, a.n, a.k,
-                       a.x_stride, a.y_stride, Alignment(a)};
+  const Shape shape = {dtype,
+                       a.y_is_float != 0,
+                       a.bias != nullptr,
+                       a.m,
+                       a.n,
+                       a.k,
+                       a.x_stride,
+                       a.y_stride,
+                       Alignment(a)};
   if (const auto it = problems_.find(shape); it != problems_.end()) return it->second.get();
   if (problems_.size() >= kMaxProblems) problems_.clear();
 
   auto problem = std::make_unique<Problem>();
   PAGODA_RETURN_IF_ERROR(
       CublasStatus(cublasLtMatmulDescCreate(&problem->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                   "cublasLtMatmulDescCreate", "linear"));
+                   "cublasLtMatmulDescCreate",
+                   "linear"));
   PAGODA_RETURN_IF_ERROR(SetDesc(problem->desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T));
   PAGODA_RETURN_IF_ERROR(SetDesc(problem->desc, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N));
   if (shape.has_bias) {
     PAGODA_RETURN_IF_ERROR(
         SetDesc(problem->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS));
-    PAGODA_RETURN_IF_ERROR(SetDesc(problem->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+    PAGODA_RETURN_IF_ERROR(SetDesc(problem->desc,
+                                   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
                                    static_cast<int32_t>(LtType(dtype, shape.y_is_float))));
     // Algorithms are asked for before there is a bias; Run sets the true one.
     const void* bias = shape.y_is_float ? static_cast<const void*>(a.bias) : bias_scratch_;
     PAGODA_RETURN_IF_ERROR(SetDesc(problem->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
   }
-  const auto layout = [](cublasLtMatrixLayout_t* out, cudaDataType_t type, int64_t rows,
-                         int64_t columns, int64_t stride) {
+  const auto layout = [](cublasLtMatrixLayout_t* out,
+                         cudaDataType_t type,
+                         int64_t rows,
+                         int64_t columns,
+                         int64_t stride) {
     return CublasStatus(cublasLtMatrixLayoutCreate(out, type, rows, columns, stride),
-                        "cublasLtMatrixLayoutCreate", "linear");
+                        "cublasLtMatrixLayoutCreate",
+                        "linear");
   };
   const cudaDataType_t type = LtType(dtype, false);
   PAGODA_RETURN_IF_ERROR(layout(&problem->weight, type, a.k, a.n, a.k));
@@ -143,26 +164,36 @@ absl::StatusOr<std::vector<LtAlgorithm>> LtGemm::Candidates(DType dtype,
                                                             int most) {
   PAGODA_ASSIGN_OR_RETURN(Problem* const problem, ProblemFor(dtype, args));
   cublasLtMatmulPreference_t preference = nullptr;
-  PAGODA_RETURN_IF_ERROR(CublasStatus(cublasLtMatmulPreferenceCreate(&preference),
-                                      "cublasLtMatmulPreferenceCreate", "linear"));
+  PAGODA_RETURN_IF_ERROR(CublasStatus(
+      cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate", "linear"));
   const std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>,
                         decltype(&cublasLtMatmulPreferenceDestroy)>
       owner(preference, &cublasLtMatmulPreferenceDestroy);
   PAGODA_RETURN_IF_ERROR(SetPreference(
       preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{workspace_bytes_}));
   const uint32_t alignment = Alignment(args);
-  for (const auto attribute :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+  for (const auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     PAGODA_RETURN_IF_ERROR(SetPreference(preference, attribute, alignment));
   }
   std::vector<cublasLtMatmulHeuristicResult_t> results(most);
   int found = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle_, problem->desc, problem->weight, problem->x, problem->y, problem->y, preference, most,
-      results.data(), &found);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) found = 0;
-  else PAGODA_RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoGetHeuristic", "linear"));
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_,
+                                                               problem->desc,
+                                                               problem->weight,
+                                                               problem->x,
+                                                               problem->y,
+                                                               problem->y,
+                                                               preference,
+                                                               most,
+                                                               results.data(),
+                                                               &found);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+    found = 0;
+  else
+    PAGODA_RETURN_IF_ERROR(CublasStatus(status, "cublasLtMatmulAlgoGetHeuristic", "linear"));
   std::vector<LtAlgorithm> algorithms;
   for (int i = 0; i < found; ++i) {
     if (results[i].state == CUBLAS_STATUS_SUCCESS) algorithms.push_back({results[i].algo});
@@ -180,18 +211,29 @@ absl::Status LtGemm::Run(const DeviceContext& context,
                                             std::end(problem->checked.data),
                                             std::begin(algorithm->algo.data)))) {
     cublasLtMatmulHeuristicResult_t result = {};
-    problem->has_checked =
-        cublasLtMatmulAlgoCheck(handle_, problem->desc, problem->weight, problem->x, problem->y,
-                                problem->y, &algorithm->algo, &result) == CUBLAS_STATUS_SUCCESS &&
-        result.workspaceSize <= workspace_bytes_;
+    problem->has_checked = cublasLtMatmulAlgoCheck(handle_,
+                                                   problem->desc,
+                                                   problem->weight,
+                                                   problem->x,
+                                                   problem->y,
+                                                   problem->y,
+                                                   &algorithm->algo,
+                                                   &result) == CUBLAS_STATUS_SUCCESS &&
+                           result.workspaceSize <= workspace_bytes_;
     if (problem->has_checked) problem->checked = algorithm->algo;
   }
   if (!problem->has_checked) {
     PAGODA_ASSIGN_OR_RETURN(const std::vector<LtAlgorithm> candidates, Candidates(dtype, a, 1));
     if (candidates.empty()) {
-      return UnsupportedError(
-          "linear", absl::StrCat("cuBLASLt has no algorithm for m = ", a.m, ", n = ", a.n,
-                                 ", k = ", a.k, ", ", DTypeName(dtype)));
+      return UnsupportedError("linear",
+                              absl::StrCat("cuBLASLt has no algorithm for m = ",
+                                           a.m,
+                                           ", n = ",
+                                           a.n,
+                                           ", k = ",
+                                           a.k,
+                                           ", ",
+                                           DTypeName(dtype)));
     }
     problem->checked = candidates[0].algo;
     problem->has_checked = true;
@@ -212,9 +254,22 @@ absl::Status LtGemm::Run(const DeviceContext& context,
   const void* c = a.residual != nullptr ? a.residual : a.y;
   context.weights_written = false;  // what follows waits for all before it
   return CublasStatus(
-      cublasLtMatmul(handle_, problem->desc, &alpha, a.weight, problem->weight, a.x, problem->x,
-                     &beta, c, problem->y, a.y, problem->y, &problem->checked, workspace_,
-                     workspace_bytes_, context.stream),
+      cublasLtMatmul(handle_,
+                     problem->desc,
+                     &alpha,
+                     a.weight,
+                     problem->weight,
+                     a.x,
+                     problem->x,
+                     &beta,
+                     c,
+                     problem->y,
+                     a.y,
+                     problem->y,
+                     &problem->checked,
+                     workspace_,
+                     workspace_bytes_,
+                     context.stream),
       "cublasLtMatmul",
       absl::StrCat("m = ", a.m, ", n = ", a.n, ", k = ", a.k, ", ", DTypeName(dtype)));
 }

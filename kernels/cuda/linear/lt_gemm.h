@@ -1,10 +1,9 @@
 #pragma once
 
-#include <cublasLt.h>
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -23,11 +22,12 @@ struct LtAlgorithm {
   cublasLtMatmulAlgo_t algo = {};
 };
 
-// Products through cuBLASLt, for all that our own kernels do not cover: any m, any alignment. Bias and residual are part
-// of the product. Thread-compatible.
+// Products through cuBLASLt, for all that our own kernels do not cover: any m, any alignment. Bias
+// and residual are part of the product. Thread-compatible.
 class LtGemm {
  public:
-  // `workspace` (16-byte aligned) is used by every product, so products must be on one stream at a time.
+  // `workspace` (16-byte aligned) is used by every product, so products must be on one stream at a
+  // time.
   static absl::StatusOr<std::unique_ptr<LtGemm>> Create(void* workspace, size_t workspace_bytes);
   ~LtGemm();
   LtGemm(const LtGemm&) = delete;
@@ -38,7 +38,8 @@ class LtGemm {
   // The library's own ranking, best first; empty if it has none for the shape.
   absl::StatusOr<std::vector<LtAlgorithm>> Candidates(DType dtype, const GemmArgs& args, int most);
 
-  // On context.stream. Null `algorithm`, or one that this exact shape refuses: the library's first choice.
+  // On context.stream. Null `algorithm`, or one that this exact shape refuses: the library's first
+  // choice.
   absl::Status Run(const DeviceContext& context,
                    DType dtype,
                    const GemmArgs& args,
@@ -74,10 +75,7 @@ class LtGemm {
 };
 
 // dst[i] = src[i] in dtype (bfloat16, float16). lt_bias.cu.
-absl::Status ConvertBias(const DeviceContext& context,
-                         DType dtype,
-                         const float* src,
-                         void* dst,
-                         int32_t n);
+absl::Status ConvertBias(
+    const DeviceContext& context, DType dtype, const float* src, void* dst, int32_t n);
 
 }  // namespace pagoda::kernels::cuda

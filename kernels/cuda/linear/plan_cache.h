@@ -9,8 +9,8 @@
 
 namespace pagoda::kernels::cuda {
 
-// Plans measured before, on disk: one text file for each make of device and version of cuBLASLt. Losing it costs a
-// second at the next start, so no failure here is an error of an op.
+// Plans measured before, on disk: one text file for each make of device and version of cuBLASLt.
+// Losing it costs a second at the next start, so no failure here is an error of an op.
 class PlanCache {
  public:
   // The folder for caches: $XDG_CACHE_HOME/pagoda, else /var/cache/pagoda.
@@ -18,7 +18,8 @@ class PlanCache {
 
   PlanCache(absl::string_view folder, absl::string_view device_name, absl::string_view version);
 
-  // What the file holds; empty without a file. Lines that this build does not understand are skipped.
+  // What the file holds; empty without a file. Lines that this build does not understand are
+  // skipped.
   LinearPlanTable Read() const;
   // Replaces the file as a whole, so that a reader never sees half of one.
   absl::Status Write(const LinearPlanTable& table) const;

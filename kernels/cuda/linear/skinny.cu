@@ -1,21 +1,22 @@
-#include "kernels/cuda/linear/skinny.h"
-
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/linear/gemm_device.cuh"
+#include "kernels/cuda/linear/skinny.h"
 
 namespace pagoda::kernels::cuda {
 namespace {
 
-constexpr int kTileN = 128;     // weight rows of a tile
-constexpr int kChunkK = 64;     // k of a stage: 128 bytes of each row
+constexpr int kTileN = 128;  // weight rows of a tile
+constexpr int kChunkK = 64;  // k of a stage: 128 bytes of each row
 constexpr int kChunkVectors = kChunkK / kVector;
-constexpr int kThreads = 256;   // 4 groups of 32 weight rows x 2 halves of a chunk
-constexpr int kTileStride = kTileN + 4;  // floats of a row of the output tile; + 4 spreads its rows over the banks
+constexpr int kThreads = 256;  // 4 groups of 32 weight rows x 2 halves of a chunk
+constexpr int kTileStride =
+    kTileN + 4;  // floats of a row of the output tile; + 4 spreads its rows over the banks
 
-// Work is cut into units of (tile, k chunk), tiles outermost; block b takes units [b * total / blocks, (b + 1) * ...):
-// every block streams the same share of the weight, whatever the shape ("stream-K").
+// Work is cut into units of (tile, k chunk), tiles outermost; block b takes units [b * total /
+// blocks, (b + 1) * ...): every block streams the same share of the weight, whatever the shape
+// ("stream-K").
 struct Schedule {
   int num_tiles;
   int num_chunks;  // of a tile
@@ -50,14 +51,16 @@ struct Cursor {
 };
 
 template <typename T>
-__device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+__device__ __forceinline__ void Mma(float (&d)[4],
+                                    const uint32_t (&a)[4],
+                                    uint32_t b0,
+                                    uint32_t b1);
 template <>
 __device__ __forceinline__ void Mma<bf16>(float (&d)[4],
                                           const uint32_t (&a)[4],
                                           uint32_t b0,
                                           uint32_t b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -67,8 +70,7 @@ __device__ __forceinline__ void Mma<fp16>(float (&d)[4],
                                           const uint32_t (&a)[4],
                                           uint32_t b0,
                                           uint32_t b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -88,24 +90,21 @@ __device__ __forceinline__ void LoadMatrix2(uint32_t (&r)[2], uint32_t address) 
                : "memory");
 }
 
-// Position of 16-byte vector `vector` of row `row` in a stage: rows of 128 bytes, vectors swizzled within them, so that
-// eight rows of one column of vectors lie in different banks.
+// Position of 16-byte vector `vector` of row `row` in a stage: rows of 128 bytes, vectors swizzled
+// within them, so that eight rows of one column of vectors lie in different banks.
 __device__ __forceinline__ int Swizzled(int row, int vector) {
   return row * kChunkVectors + (vector ^ (row & 7));
 }
 
 // Sum of the partial tiles of blocks [first, last], element by element in the order of the blocks.
-__device__ __forceinline__ float4 SumPartials(const float* partials,
-                                              int slot_floats,
-                                              int first,
-                                              int last,
-                                              int first_slot_of_first,
-                                              int at) {
+__device__ __forceinline__ float4 SumPartials(
+    const float* partials, int slot_floats, int first, int last, int first_slot_of_first, int at) {
   float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
   for (int block = first; block <= last; ++block) {
     // A tile is the last segment of its first block and the first segment of the others.
     const int slot = 2 * block + (block == first ? first_slot_of_first : 0);
-    const float4 v = __ldcg(reinterpret_cast<const float4*>(partials + int64_t{slot} * slot_floats + at));
+    const float4 v =
+        __ldcg(reinterpret_cast<const float4*>(partials + int64_t{slot} * slot_floats + at));
     sum.x += v.x;
     sum.y += v.y;
     sum.z += v.z;
@@ -123,7 +122,8 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kInputVectors = kTokens * kChunkVectors;
   constexpr int kStageVectors = kWeightVectors + kInputVectors;
   extern __shared__ __align__(128) uint4 shared[];
-  float* tile = reinterpret_cast<float*>(shared + kStages * kStageVectors);  // [kTokens][kTileStride]
+  float* tile =
+      reinterpret_cast<float*>(shared + kStages * kStageVectors);  // [kTokens][kTileStride]
   __shared__ bool is_last;
   LaunchNext();
 
@@ -166,7 +166,8 @@ __global__ void __launch_bounds__(kThreads)
     }
   };
 
-  // Weights of the first stages are under way before the previous kernel has ended; x must wait for it.
+  // Weights of the first stages are under way before the previous kernel has ended; x must wait for
+  // it.
   Cursor load = first;
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
@@ -226,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
 
     if (at.chunk + 1 < schedule.num_chunks && at.unit + 1 < end) continue;
 
-    // ---- The segment of this tile ends here. Add the two halves of k in shared memory.
+      // ---- The segment of this tile ends here. Add the two halves of k in shared memory.
 #pragma unroll
     for (int half = 1; half >= 0; --half) {
       if (k_half == half) {
@@ -259,7 +260,8 @@ __global__ void __launch_bounds__(kThreads)
     // Whether the tile is also the first segment of its first block.
     const int first_slot = schedule.Begin(first_block) >= tile_begin ? 0 : 1;
     if (!whole) {
-      const int slot = 2 * blockIdx.x + (static_cast<int>(blockIdx.x) == first_block ? first_slot : 0);
+      const int slot =
+          2 * blockIdx.x + (static_cast<int>(blockIdx.x) == first_block ? first_slot : 0);
       float* out = workspace.partials + int64_t{slot} * kSlotFloats;
       for (int i = thread; i < a.m * kVectorsOfTile; i += kThreads) {
         const int token = i / kVectorsOfTile;
@@ -273,7 +275,7 @@ __global__ void __launch_bounds__(kThreads)
         const uint32_t contributors = last_block - first_block + 1;
         is_last = atomicAdd(workspace.counters + at.tile, 1) == contributors - 1;
         if (is_last) workspace.counters[at.tile] = 0;  // for the next launch
-        __threadfence();  // the ticket before others' partials
+        __threadfence();                               // the ticket before others' partials
       }
       __syncthreads();
     }
@@ -281,10 +283,13 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = thread; i < a.m * kVectorsOfTile; i += kThreads) {
         const int token = i / kVectorsOfTile;
         const int n = i % kVectorsOfTile * 4;
-        const float4 sum =
-            whole ? *reinterpret_cast<const float4*>(tile + token * kTileStride + n)
-                  : SumPartials(workspace.partials, kSlotFloats, first_block, last_block, first_slot,
-                                token * kTileN + n);
+        const float4 sum = whole ? *reinterpret_cast<const float4*>(tile + token * kTileStride + n)
+                                 : SumPartials(workspace.partials,
+                                               kSlotFloats,
+                                               first_block,
+                                               last_block,
+                                               first_slot,
+                                               token * kTileN + n);
         const float values[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -358,9 +363,11 @@ bool SkinnyFits(const DeviceContext& context,
       (context.max_block_shared_bytes + kReservedBytes) / config.blocks_per_sm - kReservedBytes;
   constexpr int kStaticBytes = 128;
   const int64_t units = (int64_t{a.n} / kTileN + 1) * (int64_t{a.k} / kChunkK + 1);
-  return GemmVectorAligned(a) && units < (int64_t{1} << 31) && (a.n + kTileN - 1) / kTileN <= workspace.max_tiles &&
+  return GemmVectorAligned(a) && units < (int64_t{1} << 31) &&
+         (a.n + kTileN - 1) / kTileN <= workspace.max_tiles &&
          workspace.partials_bytes >= SkinnyPartialsBytes(context.num_sms) &&
-         SharedBytes(TokenTiles(a.m), config.stages) + kStaticBytes <= static_cast<size_t>(available);
+         SharedBytes(TokenTiles(a.m), config.stages) + kStaticBytes <=
+             static_cast<size_t>(available);
 }
 
 absl::Status LaunchSkinny(const DeviceContext& context,

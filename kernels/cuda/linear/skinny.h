@@ -10,8 +10,9 @@
 
 namespace pagoda::kernels::cuda {
 
-// Products of a weight with 5 to 64 rows (1 to 4 also run), on tensor cores with the weight as the tall operand: weights
-// fill the 16 rows of an MMA tile and the rows of x its 8 columns, so that no tile is padded to 64 or 128 rows of x.
+// Products of a weight with 5 to 64 rows (1 to 4 also run), on tensor cores with the weight as the
+// tall operand: weights fill the 16 rows of an MMA tile and the rows of x its 8 columns, so that no
+// tile is padded to 64 or 128 rows of x.
 inline constexpr int kMaxSkinnyRows = 64;
 
 struct SkinnyConfig {
@@ -19,7 +20,8 @@ struct SkinnyConfig {
   int blocks_per_sm = 1;  // 1 or 2
 };
 
-// Memory where blocks that share an output tile leave their partial sums. Counters hold zeros between launches.
+// Memory where blocks that share an output tile leave their partial sums. Counters hold zeros
+// between launches.
 struct SkinnyWorkspace {
   float* partials = nullptr;
   uint32_t* counters = nullptr;

@@ -4,12 +4,14 @@
 
 #include "kernels/cuda/sample/sample_device.cuh"
 
-// One row of logits in the shared memory of a cluster of eight blocks, an eighth each, and the passes over it.
+// One row of logits in the shared memory of a cluster of eight blocks, an eighth each, and the
+// passes over it.
 //
-// Every filter but typical_p keeps a prefix of the order (value descending, id ascending), so what is in play is
-// described by one cutoff. It is found by counting (or weighing) what lies at and above a few pivots, several times,
-// until so few tokens are left between two pivots that one block can sort them. Sums are added in one order everywhere
-// and all blocks decide by the same numbers: a row's token does not depend on timing.
+// Every filter but typical_p keeps a prefix of the order (value descending, id ascending), so what
+// is in play is described by one cutoff. It is found by counting (or weighing) what lies at and
+// above a few pivots, several times, until so few tokens are left between two pivots that one block
+// can sort them. Sums are added in one order everywhere and all blocks decide by the same numbers:
+// a row's token does not depend on timing.
 
 namespace pagoda::kernels::cuda {
 
@@ -38,14 +40,15 @@ enum class Order {
   kTypical,  // distance of the scaled logit from the mean, smallest first
 };
 
-// Up to kNumPivots numbers of tokens and weights: partial sums of a thread, then sums over the cluster.
+// Up to kNumPivots numbers of tokens and weights: partial sums of a thread, then sums over the
+// cluster.
 struct Tally {
   uint32_t count[kNumPivots];
   double mass[kNumPivots];
 };
 
-// What one block shows the others. Two alternate, so that one barrier an exchange is enough: a block writes one again
-// only after the barrier that follows the others' reads.
+// What one block shows the others. Two alternate, so that one barrier an exchange is enough: a
+// block writes one again only after the barrier that follows the others' reads.
 struct BlockExchange {
   Tally tally;
   unsigned long long key;
@@ -109,7 +112,8 @@ class ClusterRow {
       BulkLoad(z_, source, bulk * 4, &s_.load_barrier);
     }
     // The rest, and -inf up to a whole group.
-    for (int i = bulk + static_cast<int>(threadIdx.x); i < num_groups() * kGroup; i += kSelectThreads) {
+    for (int i = bulk + static_cast<int>(threadIdx.x); i < num_groups() * kGroup;
+         i += kSelectThreads) {
       z_[i] = i < size_ ? __ldcg(source + i) : -INFINITY;
     }
     if (bulk > 0) {
@@ -134,11 +138,12 @@ class ClusterRow {
       }
       __syncthreads();
     }
-    ForListed(row.masked_begin, row.masked_end, p.masked_ids,
-              [&](int at, int) { z_[at] = -INFINITY; });
+    ForListed(
+        row.masked_begin, row.masked_end, p.masked_ids, [&](int at, int) { z_[at] = -INFINITY; });
     __syncthreads();
-    ForListed(row.bias_begin, row.bias_end, p.bias_ids,
-              [&](int at, int i) { atomicAdd(z_ + at, p.bias_values[i]); });
+    ForListed(row.bias_begin, row.bias_end, p.bias_ids, [&](int at, int i) {
+      atomicAdd(z_ + at, p.bias_values[i]);
+    });
     __syncthreads();
     for (int i = row.penalty_begin + static_cast<int>(threadIdx.x); i < row.penalty_end;
          i += kSelectThreads) {
@@ -215,8 +220,9 @@ class ClusterRow {
     return {tally.mass[0], tally.mass[1]};
   }
 
-  // ---- Searches. Prefixes (by an order, of what is in play) whose measure, a count or a weight, reaches `target` end at
-  // scores in [low, high): what is at and above `high` does not reach it, what is at and above `low` does.
+  // ---- Searches. Prefixes (by an order, of what is in play) whose measure, a count or a weight,
+  // reaches `target` end at scores in [low, high): what is at and above `high` does not reach it,
+  // what is at and above `low` does.
   struct Bracket {
     float low;
     float high;
@@ -225,8 +231,8 @@ class ClusterRow {
     double measure_high;
   };
 
-  // Narrows the bracket of `target` until at most kListCapacity tokens are in it, or only ties. `count` tokens are in
-  // play. REQUIRES: they reach target.
+  // Narrows the bracket of `target` until at most kListCapacity tokens are in it, or only ties.
+  // `count` tokens are in play. REQUIRES: they reach target.
   template <Order kOrder, bool kMass>
   __device__ Bracket Narrow(uint32_t count, double target) {
     Bracket b = {kOrder == Order::kLogit ? in_play_.value : -INFINITY, INFINITY, count, 0, 0.0};
@@ -299,8 +305,9 @@ class ClusterRow {
     typical_ = CutBracket<Order::kTypical, true>(b, target);
   }
 
-  // Block 0's list gets the SortKeys of what is in play with low <= score < high, sorted; block 0 is told how many,
-  // others 0. REQUIRES: at most kListCapacity, and a barrier of the cluster since the last gathering was read.
+  // Block 0's list gets the SortKeys of what is in play with low <= score < high, sorted; block 0
+  // is told how many, others 0. REQUIRES: at most kListCapacity, and a barrier of the cluster since
+  // the last gathering was read.
   template <Order kOrder>
   __device__ int GatherSorted(float low, float high) {
     uint32_t* size = cluster_.map_shared_rank(&s_.list_size, 0);
@@ -322,7 +329,8 @@ class ClusterRow {
   }
   __device__ const unsigned long long* list() const { return list_; }
 
-  // By one warp of block 0: index in the list of `size` with which the weights of its prefix reach target.
+  // By one warp of block 0: index in the list of `size` with which the weights of its prefix reach
+  // target.
   template <typename ValueFn>
   __device__ int FirstReaching(int size, double target, ValueFn&& value) const {
     const int lane = threadIdx.x & 31;
@@ -408,8 +416,8 @@ class ClusterRow {
     return !has_typical_ || typical_.Keeps(TypicalScore(z), id);
   }
 
-  // Calls fn(z, first id) for this thread's groups of four tokens with a logit at or above `bound` (a NaN among others
-  // does not count); all groups if it is -inf. Ids ascend.
+  // Calls fn(z, first id) for this thread's groups of four tokens with a logit at or above `bound`
+  // (a NaN among others does not count); all groups if it is -inf. Ids ascend.
   template <typename Fn>
   __device__ void ForGroups(float bound, Fn&& fn) const {
     const float4* groups = reinterpret_cast<const float4*>(z_);
@@ -422,7 +430,8 @@ class ClusterRow {
     }
   }
 
-  // Calls fn(z, id) for this thread's tokens in play; `bound` is a lower bound of those that matter.
+  // Calls fn(z, id) for this thread's tokens in play; `bound` is a lower bound of those that
+  // matter.
   template <typename Fn>
   __device__ void ForInPlay(Fn&& fn, float bound = -INFINITY) const {
     ForGroups(fmaxf(bound, in_play_.value), [&](const float(&z)[kGroup], int32_t first) {
@@ -464,7 +473,8 @@ class ClusterRow {
     return s_.key;
   }
 
-  // Adds up the first kNum counts or masses over the cluster. Each thread comes with its own and leaves with the sums.
+  // Adds up the first kNum counts or masses over the cluster. Each thread comes with its own and
+  // leaves with the sums.
   template <int kNum, bool kCounts, bool kMasses>
   __device__ void ClusterSum(Tally* tally) {
     const int lane = threadIdx.x & 31;
@@ -485,7 +495,8 @@ class ClusterRow {
       const bool holds = lane < kSelectWarps;
       const uint32_t count =
           kCounts ? __reduce_add_sync(kFullWarp, holds ? s_.warp_tally[lane].count[warp] : 0) : 0;
-      const double mass = kMasses ? WarpSumDouble(holds ? s_.warp_tally[lane].mass[warp] : 0.0) : 0.0;
+      const double mass =
+          kMasses ? WarpSumDouble(holds ? s_.warp_tally[lane].mass[warp] : 0.0) : 0.0;
       if (lane == 0) {
         mine.tally.count[warp] = count;
         mine.tally.mass[warp] = mass;
@@ -518,8 +529,8 @@ class ClusterRow {
     return v;
   }
 
-  // Counts, and weights if wanted, of the tokens in play at and above each of the descending pivots. Those of pivots
-  // at or below in_play_ are too large.
+  // Counts, and weights if wanted, of the tokens in play at and above each of the descending
+  // pivots. Those of pivots at or below in_play_ are too large.
   template <Order kOrder, bool kMass>
   __device__ Tally TallyPivots(const float (&pivots)[kNumPivots]) {
     uint32_t count[kNumPivots] = {};
@@ -559,7 +570,8 @@ class ClusterRow {
   template <Order kOrder>
   __device__ bool ChoosePivots(
       int round, bool reached, float low, float high, float (*pivots)[kNumPivots]) const {
-    // Rounds that divide values evenly; then the floats there are, which ends after 14, whatever the values.
+    // Rounds that divide values evenly; then the floats there are, which ends after 14, whatever
+    // the values.
     constexpr int kLinearRounds = 6;
     constexpr int kMaxRounds = 32;
     const uint32_t low_bits = OrderedBits(low);
@@ -569,7 +581,8 @@ class ClusterRow {
     const float unit = kOrder == Order::kLogit ? temperature_ : 1.0f;
     const float top = kOrder == Order::kLogit ? largest_ : 0.0f;
     if (round < 2 && !reached) {
-      // Few tokens are near the top, and counting them is cheap; most of the probability is within twenty units.
+      // Few tokens are near the top, and counting them is cheap; most of the probability is within
+      // twenty units.
       const float first = round == 0 ? 0.5f : 6.0f;
       const float ratio = round == 0 ? 2.0f : 1.8f;
       float distance = first * unit;
@@ -591,7 +604,8 @@ class ClusterRow {
     return true;
   }
 
-  // Of the `num_ties` tokens in play whose score is exactly `score`, keeps by id as many as reach target.
+  // Of the `num_ties` tokens in play whose score is exactly `score`, keeps by id as many as reach
+  // target.
   template <Order kOrder, bool kMass>
   __device__ Cutoff CutTies(float score, uint32_t num_ties, double target) {
     double wanted = target;
@@ -624,7 +638,8 @@ class ClusterRow {
   __device__ void SortList(int num) {
     int size = 1;
     while (size < num) size *= 2;
-    for (int i = num + static_cast<int>(threadIdx.x); i < size; i += kSelectThreads) list_[i] = kNoKey;
+    for (int i = num + static_cast<int>(threadIdx.x); i < size; i += kSelectThreads)
+      list_[i] = kNoKey;
     __syncthreads();
     for (int run = 2; run <= size; run *= 2) {
       for (int step = run / 2; step > 0; step /= 2) {

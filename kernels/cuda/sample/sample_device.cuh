@@ -7,16 +7,16 @@
 #include "kernels/cuda/primitives.cuh"
 #include "kernels/cuda/sample/sample_args.h"
 
-// What both sampling kernels are made of: the order of tokens, the noise, and a search for the noisiest token that
-// computes noise only for those that can win.
+// What both sampling kernels are made of: the order of tokens, the noise, and a search for the
+// noisiest token that computes noise only for those that can win.
 
 namespace pagoda::kernels::cuda {
 
 inline constexpr int kGroup = 4;  // tokens that share a Philox block; one 16-byte load
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// ---- Order: higher value first, lower id on ties. Keys order like (value, -id); 0 is below every token and
-// kNanKey above.
+// ---- Order: higher value first, lower id on ties. Keys order like (value, -id); 0 is below every
+// token and kNanKey above.
 
 inline constexpr unsigned long long kNoKey = 0;
 inline constexpr unsigned long long kNanKey = ~0ull;
@@ -48,7 +48,8 @@ __device__ __forceinline__ unsigned long long WarpMaxKey(unsigned long long key)
   return key;
 }
 
-// Largest key of the block, in every thread. `scratch` has 32 elements; two uses of one scratch are separated by
+// Largest key of the block, in every thread. `scratch` has 32 elements; two uses of one scratch are
+// separated by
 // __syncthreads.
 __device__ __forceinline__ unsigned long long BlockMaxKey(unsigned long long key,
                                                           unsigned long long* scratch) {
@@ -66,8 +67,11 @@ __device__ __forceinline__ PhiloxBlock NoiseBits(uint64_t seed, int64_t position
   return Philox4x32(seed, static_cast<uint64_t>(position), static_cast<uint64_t>(group));
 }
 
-// The accurate logf: near 1, where the largest noise is made, an approximate one has no correct digit.
-__device__ __forceinline__ float Gumbel(uint32_t bits) { return -logf(-logf(UniformFromBits(bits))); }
+// The accurate logf: near 1, where the largest noise is made, an approximate one has no correct
+// digit.
+__device__ __forceinline__ float Gumbel(uint32_t bits) {
+  return -logf(-logf(UniformFromBits(bits)));
+}
 
 __device__ __forceinline__ float Exp2Approx(float x) {
   float y;
@@ -77,9 +81,9 @@ __device__ __forceinline__ float Exp2Approx(float x) {
 
 // The best token that a thread has met, and the best of its block to prune by.
 //
-// A token's value is v = (z - offset) / temperature + g with g = -log(-log(u)). As -log(u) >= 1 - u, v > B needs
-// 1 - u < exp((z - offset) / temperature - B): one exponential for four tokens, and after the first few thousand tokens
-// hardly any group passes.
+// A token's value is v = (z - offset) / temperature + g with g = -log(-log(u)). As -log(u) >= 1 -
+// u, v > B needs 1 - u < exp((z - offset) / temperature - B): one exponential for four tokens, and
+// after the first few thousand tokens hardly any group passes.
 struct NoisyBest {
   float value = -INFINITY;
   int32_t id = -1;
@@ -95,9 +99,9 @@ struct NoiseParams {
   float scale_log2;  // log2(e) / temperature
 };
 
-// Meets tokens 4 * group .. 4 * group + 3; those out of play have z = -inf. `block_best` (shared memory) is the
-// OrderedBits of the best value that any thread of the block has met, at first those of -inf. Ids met by one thread
-// ascend.
+// Meets tokens 4 * group .. 4 * group + 3; those out of play have z = -inf. `block_best` (shared
+// memory) is the OrderedBits of the best value that any thread of the block has met, at first those
+// of -inf. Ids met by one thread ascend.
 __device__ __forceinline__ void MeetGroup(const float (&z)[kGroup],
                                           int32_t group,
                                           const NoiseParams& noise,

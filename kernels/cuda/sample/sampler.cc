@@ -18,9 +18,11 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(const DeviceContext& co
   auto sampler = std::unique_ptr<Sampler>(new Sampler(context));
   constexpr size_t kBytes = kMaxRows * sizeof(SampleRowState);
   PAGODA_RETURN_IF_ERROR(CudaStatus(cudaMalloc(reinterpret_cast<void**>(&sampler->states_), kBytes),
-                                    "cudaMalloc", "the state of sample"));
+                                    "cudaMalloc",
+                                    "the state of sample"));
   PAGODA_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(sampler->states_, 0, kBytes, context.stream),
-                                    "cudaMemsetAsync", "the state of sample"));
+                                    "cudaMemsetAsync",
+                                    "the state of sample"));
   return sampler;
 }
 
@@ -31,8 +33,8 @@ Sampler::~Sampler() {
 absl::Status Sampler::Run(const SampleParams& params) {
   if (params.rows == 0) return absl::OkStatus();
   if (params.rows > kMaxRows) {
-    return UnsupportedError(
-        "sample", absl::StrCat(params.rows, " rows in one call; at most ", kMaxRows));
+    return UnsupportedError("sample",
+                            absl::StrCat(params.rows, " rows in one call; at most ", kMaxRows));
   }
   bool any_stream = context_.recording;
   bool any_select = context_.recording;

@@ -11,10 +11,11 @@
 
 namespace pagoda::kernels::cuda {
 
-// The op sample. Rows that need only an argmax (greedy, temperature) are drawn by one pass over their logits, whatever
-// their neighbours ask for; the others are brought into the shared memory of a cluster of blocks and read there as often
-// as their filters need. Outside graphs a kernel that no row needs is not launched; in a graph both are, so that it
-// serves any row_params. Thread-compatible.
+// The op sample. Rows that need only an argmax (greedy, temperature) are drawn by one pass over
+// their logits, whatever their neighbours ask for; the others are brought into the shared memory of
+// a cluster of blocks and read there as often as their filters need. Outside graphs a kernel that
+// no row needs is not launched; in a graph both are, so that it serves any row_params.
+// Thread-compatible.
 class Sampler {
  public:
   // `context` must outlive it.

@@ -10,8 +10,9 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-// top_k, top_p and the draw by block 0 alone, on the sorted list of the tokens that can be kept. `mass` is that of all
-// tokens in play; without meaning if top_k drops some. Returns the token's key in block 0.
+// top_k, top_p and the draw by block 0 alone, on the sorted list of the tokens that can be kept.
+// `mass` is that of all tokens in play; without meaning if top_k drops some. Returns the token's
+// key in block 0.
 __device__ unsigned long long DrawFromList(
     ClusterRow& z, const SampleRow& row, bool has_top_k, int size, double mass) {
   __shared__ int num_kept;
@@ -50,7 +51,10 @@ __device__ unsigned long long DrawFromList(
 }
 
 // Temperature and filters, then the noise. The key is block 0's alone if `only_leader`.
-__device__ unsigned long long Draw(ClusterRow& z, const SampleRow& row, float largest, bool* only_leader) {
+__device__ unsigned long long Draw(ClusterRow& z,
+                                   const SampleRow& row,
+                                   float largest,
+                                   bool* only_leader) {
   *only_leader = false;
   z.SetScale(largest, row.temperature);
   Cutoff in_play = AllFinite();
@@ -91,7 +95,8 @@ __device__ unsigned long long Draw(ClusterRow& z, const SampleRow& row, float la
   }
   if (has_typical) {
     const ClusterRow::Mass total = z.MassInPlay();
-    z.KeepTypicalMass(z.CountInPlay(), static_cast<float>(total.weighted / total.total),
+    z.KeepTypicalMass(z.CountInPlay(),
+                      static_cast<float>(total.weighted / total.total),
                       row.typical_p * total.total);
   }
   return z.DrawNoisy(row);
@@ -208,18 +213,20 @@ absl::Status LaunchSampleSelect(const DeviceContext& context, const SampleParams
   if (shared_bytes + 128 > static_cast<size_t>(context.max_block_shared_bytes)) {
     return UnsupportedError(
         "sample",
-        absl::StrCat("filters and log-probabilities over a vocabulary of ", params.vocab_size,
+        absl::StrCat("filters and log-probabilities over a vocabulary of ",
+                     params.vocab_size,
                      " tokens; at most about 420,000 fit in the shared memory of a cluster"));
   }
   if (params.max_top > kListCapacity) {
-    return UnsupportedError(
-        "sample", absl::StrCat(params.max_top, " top entries; at most ", kListCapacity));
+    return UnsupportedError("sample",
+                            absl::StrCat(params.max_top, " top entries; at most ", kListCapacity));
   }
-  // As many clusters as are resident at once, three blocks an SM at most; 1 KB of each is the runtime's.
-  const int64_t blocks_per_sm =
-      std::clamp<int64_t>((context.max_block_shared_bytes + 1024) /
-                              static_cast<int64_t>(shared_bytes + 1024 + 128),
-                          1, 3);
+  // As many clusters as are resident at once, three blocks an SM at most; 1 KB of each is the
+  // runtime's.
+  const int64_t blocks_per_sm = std::clamp<int64_t>(
+      (context.max_block_shared_bytes + 1024) / static_cast<int64_t>(shared_bytes + 1024 + 128),
+      1,
+      3);
   const int64_t resident = context.num_sms * blocks_per_sm / kClusterBlocks;
   const auto clusters = static_cast<unsigned>(std::min(params.rows, resident));
   return Launch(context,

@@ -23,10 +23,12 @@ __device__ __forceinline__ void LoadGroup(
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kGroup; ++i) z[i] = first + i < vocab_size ? __ldcg(row + first + i) : -INFINITY;
+  for (int i = 0; i < kGroup; ++i)
+    z[i] = first + i < vocab_size ? __ldcg(row + first + i) : -INFINITY;
 }
 
-// Block b works on part b % num_splits of row b / num_splits; the last block of a row to finish writes its token.
+// Block b works on part b % num_splits of row b / num_splits; the last block of a row to finish
+// writes its token.
 __global__ void __launch_bounds__(kThreads)
     StreamKernel(const __grid_constant__ SampleParams p, SampleRowState* states, int num_splits) {
   __shared__ unsigned long long scratch[32];
@@ -46,8 +48,8 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t begin = static_cast<int32_t>(blockIdx.x % num_splits) * per_split;
   const int32_t end = min(begin + per_split, num_groups);
   const bool greedy = row.temperature == 0.0f;
-  const NoiseParams noise = {row.seed, row.position, row.temperature, 0.0f,
-                             greedy ? 0.0f : kLog2E / row.temperature};
+  const NoiseParams noise = {
+      row.seed, row.position, row.temperature, 0.0f, greedy ? 0.0f : kLog2E / row.temperature};
 
   NoisyBest best;
   bool has_nan = false;
@@ -95,11 +97,13 @@ __global__ void __launch_bounds__(kThreads)
 absl::Status LaunchSampleStream(const DeviceContext& context,
                                 const SampleParams& params,
                                 SampleRowState* states) {
-  // Enough blocks to fill the device once at four an SM (registers); few rows are cut into more parts, of at least a load a thread.
+  // Enough blocks to fill the device once at four an SM (registers); few rows are cut into more
+  // parts, of at least a load a thread.
   const int64_t num_groups = (params.vocab_size + kGroup - 1) / kGroup;
   const int64_t wanted = int64_t{context.num_sms} * 4 / params.rows;
   const int64_t most = std::max<int64_t>(num_groups / kThreads, 1);
-  const auto num_splits = static_cast<int>(std::clamp<int64_t>(wanted, 1, std::min<int64_t>(most, 64)));
+  const auto num_splits =
+      static_cast<int>(std::clamp<int64_t>(wanted, 1, std::min<int64_t>(most, 64)));
   return Launch(context,
                 {.kernel = "sample_stream",
                  .grid = static_cast<unsigned>(params.rows * num_splits),

@@ -68,7 +68,8 @@ absl::Status Errors(CudaBackend& backend) {
   return backend.Synchronize();
 }
 
-// A recorded chain of dependent kernels gives what the same calls give one by one, replay after replay.
+// A recorded chain of dependent kernels gives what the same calls give one by one, replay after
+// replay.
 absl::Status Graphs(CudaBackend& backend) {
   constexpr int kRows = 3, kWidth = 512;
   const auto x = Encode(DType::kBFloat16, RandomFloats(kRows * kWidth * 2, 1));
@@ -77,22 +78,35 @@ absl::Status Graphs(CudaBackend& backend) {
   const Buffer a = Must(backend.Allocate(kRows * kWidth * 2, "test"));
   const Buffer b = Must(backend.Allocate(kRows * kWidth * 2, "test"));
   const Buffer weight = Must(backend.Allocate(kWidth * kWidth * 2, "test"));
-  const LinearWeight linear = {.dtype = DType::kBFloat16, .data = weight.data(), .n = kWidth, .k = kWidth};
+  const LinearWeight linear = {
+      .dtype = DType::kBFloat16, .data = weight.data(), .n = kWidth, .k = kWidth};
   PAGODA_RETURN_IF_ERROR(backend.FillNormal({.weight = linear, .stddev = 0.05f, .seed = 3}));
   const auto chain = [&](bool step_by_step) -> absl::Status {
     const auto pause = [&] { return step_by_step ? backend.Synchronize() : absl::OkStatus(); };
-    PAGODA_RETURN_IF_ERROR(backend.SiluMul({.gate_up = input.data(), .y = a.data(), .rows = kRows,
-                                            .width = kWidth, .dtype = DType::kBFloat16}));
+    PAGODA_RETURN_IF_ERROR(backend.SiluMul({.gate_up = input.data(),
+                                            .y = a.data(),
+                                            .rows = kRows,
+                                            .width = kWidth,
+                                            .dtype = DType::kBFloat16}));
     for (int layer = 0; layer < 12; ++layer) {
       PAGODA_RETURN_IF_ERROR(pause());
-      PAGODA_RETURN_IF_ERROR(backend.RmsNorm({.x = a.data(), .weight = norm.as<float>(),
-                                              .y = b.data(), .rows = kRows, .width = kWidth,
-                                              .x_stride = kWidth, .y_stride = kWidth,
+      PAGODA_RETURN_IF_ERROR(backend.RmsNorm({.x = a.data(),
+                                              .weight = norm.as<float>(),
+                                              .y = b.data(),
+                                              .rows = kRows,
+                                              .width = kWidth,
+                                              .x_stride = kWidth,
+                                              .y_stride = kWidth,
                                               .dtype = DType::kBFloat16}));
       PAGODA_RETURN_IF_ERROR(pause());
-      PAGODA_RETURN_IF_ERROR(backend.Linear({.x = b.data(), .weight = linear, .residual = a.data(),
-                                             .y = a.data(), .m = kRows, .x_stride = kWidth,
-                                             .y_stride = kWidth, .x_dtype = DType::kBFloat16,
+      PAGODA_RETURN_IF_ERROR(backend.Linear({.x = b.data(),
+                                             .weight = linear,
+                                             .residual = a.data(),
+                                             .y = a.data(),
+                                             .m = kRows,
+                                             .x_stride = kWidth,
+                                             .y_stride = kWidth,
+                                             .x_dtype = DType::kBFloat16,
                                              .y_dtype = DType::kBFloat16}));
     }
     return pause();

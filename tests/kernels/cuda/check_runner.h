@@ -11,8 +11,9 @@
 
 namespace pagoda::kernels {
 
-// Runs named cases, prints a line for each and a count at the end: one run on a machine with a GPU tells everything.
-// Arguments: parts of names; a case runs if its name holds one of them, or if there are none.
+// Runs named cases, prints a line for each and a count at the end: one run on a machine with a GPU
+// tells everything. Arguments: parts of names; a case runs if its name holds one of them, or if
+// there are none.
 class CheckRunner {
  public:
   CheckRunner(int argc, char** argv) : num_filters_(argc - 1), filters_(argv + 1) {}
@@ -44,7 +45,8 @@ class CheckRunner {
     return num_failed_ == 0 ? 0 : 1;
   }
 
-  // Exit code where there is no device: skipped (77, which CTest knows), or a failure where one must be.
+  // Exit code where there is no device: skipped (77, which CTest knows), or a failure where one
+  // must be.
   static int NoDevice(const absl::Status& why) {
     const bool required = std::getenv("PAGODA_REQUIRE_GPU") != nullptr;
     std::printf("%s: %s\n", required ? "FAIL" : "SKIP", why.ToString().c_str());

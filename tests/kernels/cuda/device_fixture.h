@@ -102,8 +102,8 @@ inline absl::Status ExpectClose(absl::string_view what,
                                 double tolerance) {
   const double error = RelativeError(a, b);
   if (error <= tolerance) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(what, ": relative error ", error, ", expected at most ",
-                                          tolerance));
+  return absl::InternalError(
+      absl::StrCat(what, ": relative error ", error, ", expected at most ", tolerance));
 }
 
 inline absl::Status ExpectTrue(bool condition, absl::string_view what) {

@@ -55,8 +55,11 @@ absl::Status SiluMulCase(CudaBackend& backend, DType dtype, int64_t rows, int64_
   const auto x = Encode(dtype, RandomFloats(rows * 2 * width, 21, 4.0f));
   const Buffer x_memory = Upload(backend, x);
   const Buffer y_memory = Poisoned(backend, rows * width * 2);
-  PAGODA_RETURN_IF_ERROR(backend.SiluMul({.gate_up = x_memory.data(), .y = y_memory.data(),
-                                          .rows = rows, .width = width, .dtype = dtype}));
+  PAGODA_RETURN_IF_ERROR(backend.SiluMul({.gate_up = x_memory.data(),
+                                          .y = y_memory.data(),
+                                          .rows = rows,
+                                          .width = width,
+                                          .dtype = dtype}));
   const auto out = Decode(dtype, Download<uint16_t>(backend, y_memory.data(), rows * width));
   std::vector<double> expected;
   for (int64_t i = 0; i < rows; ++i) {
@@ -82,7 +85,8 @@ absl::Status EmbeddingCase(CudaBackend& backend, DType dtype, int64_t hidden, fl
        .rows = static_cast<int64_t>(tokens.size()),
        .scale = scale,
        .y_dtype = dtype}));
-  const auto out = Decode(dtype, Download<uint16_t>(backend, y_memory.data(), tokens.size() * hidden));
+  const auto out =
+      Decode(dtype, Download<uint16_t>(backend, y_memory.data(), tokens.size() * hidden));
   std::vector<double> expected;
   for (const int32_t token : tokens) {
     const int64_t row = std::clamp<int64_t>(token, 0, kVocab - 1);
@@ -105,9 +109,9 @@ absl::Status ResolveTokensCase(CudaBackend& backend) {
                                                 .tokens = out.as<int32_t>(),
                                                 .rows = 5,
                                                 .num_slots = 3}));
-  return ExpectTrue(Download<int32_t>(backend, out.data(), 5) ==
-                        std::vector<int32_t>({10, 502, 12, 500, 14}),
-                    "tokens");
+  return ExpectTrue(
+      Download<int32_t>(backend, out.data(), 5) == std::vector<int32_t>({10, 502, 12, 500, 14}),
+      "tokens");
 }
 
 absl::Status GatherRowsCase(CudaBackend& backend, DType dtype, int64_t width) {
@@ -126,9 +130,11 @@ absl::Status GatherRowsCase(CudaBackend& backend, DType dtype, int64_t width) {
                                              .dtype = dtype}));
   std::vector<uint8_t> expected;
   for (const int32_t i : indices) {
-    expected.insert(expected.end(), x.begin() + i * width * bytes, x.begin() + (i + 1) * width * bytes);
+    expected.insert(
+        expected.end(), x.begin() + i * width * bytes, x.begin() + (i + 1) * width * bytes);
   }
-  return ExpectTrue(Download<uint8_t>(backend, y_memory.data(), expected.size()) == expected, "rows");
+  return ExpectTrue(Download<uint8_t>(backend, y_memory.data(), expected.size()) == expected,
+                    "rows");
 }
 
 }  // namespace
@@ -137,19 +143,32 @@ void RunElementwiseCases(CheckRunner& runner, CudaBackend& backend) {
   runner.Run("resolve_tokens", [&] { return ResolveTokensCase(backend); });
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const std::string type(DTypeName(dtype));
-    for (const NormCase c : {NormCase{1, 4096}, NormCase{64, 4096}, NormCase{5, 128, 64},
-                             NormCase{7, 64}, NormCase{3, 576}, NormCase{2, 8192},
-                             NormCase{2, 12288}, NormCase{2, 20480}, NormCase{3, 1001, 3},
-                             NormCase{3, 512, 0, 1}, NormCase{4, 4096, 8, 0, true},
+    for (const NormCase c : {NormCase{1, 4096},
+                             NormCase{64, 4096},
+                             NormCase{5, 128, 64},
+                             NormCase{7, 64},
+                             NormCase{3, 576},
+                             NormCase{2, 8192},
+                             NormCase{2, 12288},
+                             NormCase{2, 20480},
+                             NormCase{3, 1001, 3},
+                             NormCase{3, 512, 0, 1},
+                             NormCase{4, 4096, 8, 0, true},
                              NormCase{9, 96, 32, 0, true}}) {
-      runner.Run(absl::StrFormat("rms_norm/%s/%dx%d+%d@%d%s", type, c.rows, c.width, c.padding,
-                                 c.shift, c.in_place ? "/in_place" : ""),
+      runner.Run(absl::StrFormat("rms_norm/%s/%dx%d+%d@%d%s",
+                                 type,
+                                 c.rows,
+                                 c.width,
+                                 c.padding,
+                                 c.shift,
+                                 c.in_place ? "/in_place" : ""),
                  [&] { return RmsNormCase(backend, dtype, c); });
     }
-    for (const auto& [rows, width] : {std::pair<int, int>{1, 14336}, {64, 14336}, {3, 24},
-                                      {2000, 1536}, {5, 13}}) {
-      runner.Run(absl::StrFormat("silu_mul/%s/%dx%d", type, rows, width),
-                 [&, rows = rows, width = width] { return SiluMulCase(backend, dtype, rows, width); });
+    for (const auto& [rows, width] :
+         {std::pair<int, int>{1, 14336}, {64, 14336}, {3, 24}, {2000, 1536}, {5, 13}}) {
+      runner.Run(
+          absl::StrFormat("silu_mul/%s/%dx%d", type, rows, width),
+          [&, rows = rows, width = width] { return SiluMulCase(backend, dtype, rows, width); });
     }
     for (const int hidden : {4096, 576, 40, 33}) {
       for (const float scale : {1.0f, 3.25f}) {

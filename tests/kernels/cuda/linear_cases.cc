@@ -24,8 +24,10 @@ struct Dress {
 
 std::string DressText(const Dress& d) {
   static constexpr const char* kTransforms[] = {"", "/norm", "/silu"};
-  return absl::StrCat(d.bias ? "/bias" : "", d.residual ? "/residual" : "",
-                      d.y_is_float ? "/float" : "", d.padding != 0 ? "/strided" : "",
+  return absl::StrCat(d.bias ? "/bias" : "",
+                      d.residual ? "/residual" : "",
+                      d.y_is_float ? "/float" : "",
+                      d.padding != 0 ? "/strided" : "",
                       kTransforms[static_cast<int>(d.transform)]);
 }
 
@@ -34,9 +36,10 @@ class Weight {
  public:
   Weight(CudaBackend& backend, DType dtype, Shape shape) : dtype_(dtype), shape_(shape) {
     memory_ = Must(backend.Allocate(size_t{2} * shape.n * shape.k, "test weight"));
-    Must(backend.FillNormal({.weight = {.dtype = dtype, .data = memory_.data(), .n = shape.n, .k = shape.k},
-                             .stddev = 1.0f / std::sqrt(static_cast<float>(shape.k)),
-                             .seed = 7}));
+    Must(backend.FillNormal(
+        {.weight = {.dtype = dtype, .data = memory_.data(), .n = shape.n, .k = shape.k},
+         .stddev = 1.0f / std::sqrt(static_cast<float>(shape.k)),
+         .seed = 7}));
     // All columns of small products; else a sample with both ends and the ends of tiles.
     for (int32_t column = 0; column < shape.n; ++column) {
       const bool edge = column < 4 || column >= shape.n - 4 || column % 128 < 1;
@@ -45,9 +48,10 @@ class Weight {
         continue;
       }
       columns_.push_back(column);
-      rows_.push_back(Decode(dtype, Download<uint16_t>(backend,
-                                                       memory_.as<uint16_t>() + int64_t{column} * shape.k,
-                                                       shape.k)));
+      rows_.push_back(
+          Decode(dtype,
+                 Download<uint16_t>(
+                     backend, memory_.as<uint16_t>() + int64_t{column} * shape.k, shape.k)));
     }
   }
 
@@ -165,7 +169,8 @@ class Product {
     };
     std::vector<float> got;
     for (int32_t i = 0; i < args_.m; ++i) {
-      for (const int32_t column : weight_.columns()) got.push_back(value(int64_t{i} * y_stride_ + column));
+      for (const int32_t column : weight_.columns())
+        got.push_back(value(int64_t{i} * y_stride_ + column));
       // Everything is written, nothing beyond a row is.
       for (int64_t j = 0; j < y_stride_; ++j) {
         const float v = value(i * y_stride_ + j);
@@ -173,16 +178,20 @@ class Product {
           return absl::InternalError(absl::StrCat("element (", i, ", ", j, ") is not written"));
         }
         const float before = y_[i * y_stride_ + j];
-        if (j >= args_.n && dress_.residual
-                ? std::abs(v - before) > 0.01f * std::abs(before)
-                : j >= args_.n && !std::isnan(v)) {
-          return absl::InternalError(absl::StrCat("element (", i, ", ", j, ") beyond the row changed"));
+        if (j >= args_.n && dress_.residual ? std::abs(v - before) > 0.01f * std::abs(before)
+                                            : j >= args_.n && !std::isnan(v)) {
+          return absl::InternalError(
+              absl::StrCat("element (", i, ", ", j, ") beyond the row changed"));
         }
       }
     }
     // A bias is rounded to the type of y by cuBLASLt.
     const double tolerance = dress_.y_is_float ? 5e-4 : Tolerance(weight_.dtype());
-    return ExpectClose("y", got, expected_, dress_.transform == InputTransform::kNone ? tolerance : std::max(tolerance, 1e-3));
+    return ExpectClose(
+        "y",
+        got,
+        expected_,
+        dress_.transform == InputTransform::kNone ? tolerance : std::max(tolerance, 1e-3));
   }
 
   CudaBackend& backend_;
@@ -224,8 +233,14 @@ absl::Status Op(CudaBackend& backend, const Weight& weight, int32_t m) {
   const Buffer z = Poisoned(backend, size_t{2} * m * n);
   const LinearWeight linear = {.dtype = weight.dtype(), .data = weight.data(), .n = n, .k = k};
   const auto run = [&](const Buffer& out) {
-    return backend.Linear({.x = x.data(), .weight = linear, .y = out.data(), .m = m, .x_stride = k,
-                           .y_stride = n, .x_dtype = weight.dtype(), .y_dtype = weight.dtype()});
+    return backend.Linear({.x = x.data(),
+                           .weight = linear,
+                           .y = out.data(),
+                           .m = m,
+                           .x_stride = k,
+                           .y_stride = n,
+                           .x_dtype = weight.dtype(),
+                           .y_dtype = weight.dtype()});
   };
   PAGODA_RETURN_IF_ERROR(run(y));
   PAGODA_RETURN_IF_ERROR(backend.BeginGraph());
@@ -237,8 +252,8 @@ absl::Status Op(CudaBackend& backend, const Weight& weight, int32_t m) {
                     "recorded and direct products differ");
 }
 
-// A chain in which each product reads what the one before wrote, by every kind of plan in turn, recorded and run
-// without pauses: what was read too early would show.
+// A chain in which each product reads what the one before wrote, by every kind of plan in turn,
+// recorded and run without pauses: what was read too early would show.
 absl::Status Chain(CudaBackend& backend, int32_t m) {
   constexpr int32_t kWidth = 2048;
   constexpr int kLength = 40;
@@ -287,19 +302,30 @@ absl::Status Chain(CudaBackend& backend, int32_t m) {
 }
 
 absl::Status PlanFile() {
-  const LinearKey key = {.dtype = DType::kFloat16, .y_is_float = true, .has_bias = false, .n = 6144, .k = 4096, .m_bucket = 8};
+  const LinearKey key = {.dtype = DType::kFloat16,
+                         .y_is_float = true,
+                         .has_bias = false,
+                         .n = 6144,
+                         .k = 4096,
+                         .m_bucket = 8};
   LtAlgorithm lt;
   for (size_t i = 0; i < std::size(lt.algo.data); ++i) lt.algo.data[i] = ~uint64_t{0} - i;
-  for (const LinearPlan& plan : {LinearPlan(lt), LinearPlan(GemvConfig{2, 8}),
-                                 LinearPlan(GemvRingConfig{16, 3, 2}), LinearPlan(SkinnyConfig{6, 1})}) {
+  for (const LinearPlan& plan : {LinearPlan(lt),
+                                 LinearPlan(GemvConfig{2, 8}),
+                                 LinearPlan(GemvRingConfig{16, 3, 2}),
+                                 LinearPlan(SkinnyConfig{6, 1})}) {
     const std::string line = FormatPlanLine(key, {plan, 12.5f});
     const auto parsed = ParsePlanLine(line);
     PAGODA_RETURN_IF_ERROR(parsed.status());
     PAGODA_RETURN_IF_ERROR(ExpectTrue(
         parsed->first == key && FormatPlanLine(parsed->first, parsed->second) == line, line));
   }
-  for (const char* bad : {"", "bfloat16 0 0 1 2", "bfloat16 0 0 1 2 3 4.0 magic 1", "int8 0 0 1 2 3 4.0 gemv 1 4",
-                          "bfloat16 0 0 1 2 3 4.0 gemv 1", "bfloat16 0 0 1 2 3 4.0 gemv 1 x"}) {
+  for (const char* bad : {"",
+                          "bfloat16 0 0 1 2",
+                          "bfloat16 0 0 1 2 3 4.0 magic 1",
+                          "int8 0 0 1 2 3 4.0 gemv 1 4",
+                          "bfloat16 0 0 1 2 3 4.0 gemv 1",
+                          "bfloat16 0 0 1 2 3 4.0 gemv 1 x"}) {
     PAGODA_RETURN_IF_ERROR(ExpectTrue(!ParsePlanLine(bad).ok(), bad));
   }
   return absl::OkStatus();
@@ -310,10 +336,18 @@ absl::Status PlanFile() {
 void RunLinearCases(CheckRunner& runner, CudaBackend& backend) {
   runner.Run("linear/plan_file", [] { return PlanFile(); });
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const Shape shape : {Shape{128, 64}, Shape{5, 8}, Shape{130, 200}, Shape{1003, 1032},
-                              Shape{513, 4096}, Shape{4096, 4096}, Shape{6144, 4096},
-                              Shape{4096, 14336}, Shape{28672, 4096}, Shape{300, 33}}) {
-      const std::string prefix = absl::StrFormat("linear/%s/%dx%d", DTypeName(dtype), shape.n, shape.k);
+    for (const Shape shape : {Shape{128, 64},
+                              Shape{5, 8},
+                              Shape{130, 200},
+                              Shape{1003, 1032},
+                              Shape{513, 4096},
+                              Shape{4096, 4096},
+                              Shape{6144, 4096},
+                              Shape{4096, 14336},
+                              Shape{28672, 4096},
+                              Shape{300, 33}}) {
+      const std::string prefix =
+          absl::StrFormat("linear/%s/%dx%d", DTypeName(dtype), shape.n, shape.k);
       if (!runner.Wants(prefix) && !runner.Wants("linear")) continue;
       const bool large = int64_t{shape.n} * shape.k > (int64_t{1} << 22);
       // The second type sees the small shapes only.

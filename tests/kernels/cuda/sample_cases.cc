@@ -112,7 +112,8 @@ enum class LogitKind {
   kTies,    // few distinct values
 };
 
-Call MakeCall(LogitKind kind, int32_t vocab_size, int64_t num_rows, uint32_t seed, int64_t padding = 0) {
+Call MakeCall(
+    LogitKind kind, int32_t vocab_size, int64_t num_rows, uint32_t seed, int64_t padding = 0) {
   Call call;
   call.vocab_size = vocab_size;
   call.stride = vocab_size + padding;
@@ -163,8 +164,10 @@ void Vary(Call* call, uint32_t seed) {
       row.masked_begin = static_cast<int32_t>(call->masked.size());
       const float* logits = call->logits.data() + i * call->stride;
       // The best token among them, and ids that do not exist.
-      call->masked.push_back(static_cast<int32_t>(std::max_element(logits, logits + call->vocab_size) - logits));
-      for (const int32_t id : {token(), -3, call->vocab_size, call->vocab_size + 1000}) call->masked.push_back(id);
+      call->masked.push_back(
+          static_cast<int32_t>(std::max_element(logits, logits + call->vocab_size) - logits));
+      for (const int32_t id : {token(), -3, call->vocab_size, call->vocab_size + 1000})
+        call->masked.push_back(id);
       row.masked_end = static_cast<int32_t>(call->masked.size());
     }
     if (chance(20)) {
@@ -193,13 +196,24 @@ void Vary(Call* call, uint32_t seed) {
 
 std::string Describe(const SampleRow& r) {
   return absl::StrFormat(
-      "T=%g k=%d p=%g min_p=%g typical=%g logprobs=%d%s target=%d allowed=%d masked=%d bias=%d penalties=%d",
-      r.temperature, r.top_k, r.top_p, r.min_p, r.typical_p, r.num_logprobs,
-      r.processed_logprobs != 0 ? "(processed)" : "", r.target_token, r.allowed_end - r.allowed_begin,
-      r.masked_end - r.masked_begin, r.bias_end - r.bias_begin, r.penalty_end - r.penalty_begin);
+      "T=%g k=%d p=%g min_p=%g typical=%g logprobs=%d%s target=%d allowed=%d masked=%d bias=%d "
+      "penalties=%d",
+      r.temperature,
+      r.top_k,
+      r.top_p,
+      r.min_p,
+      r.typical_p,
+      r.num_logprobs,
+      r.processed_logprobs != 0 ? "(processed)" : "",
+      r.target_token,
+      r.allowed_end - r.allowed_begin,
+      r.masked_end - r.masked_begin,
+      r.bias_end - r.bias_begin,
+      r.penalty_end - r.penalty_begin);
 }
 
-// Tokens may differ where rounding decides (noise that ties, a boundary of a filter): `num_differ` counts them.
+// Tokens may differ where rounding decides (noise that ties, a boundary of a filter): `num_differ`
+// counts them.
 absl::Status Compare(const Call& call, const Result& a, const Result& b, int* num_differ) {
   for (size_t i = 0; i < call.rows.size(); ++i) {
     const SampleRow& row = call.rows[i];
@@ -209,7 +223,8 @@ absl::Status Compare(const Call& call, const Result& a, const Result& b, int* nu
     };
     if (a.tokens[i] != b.tokens[i]) {
       ++*num_differ;
-      const bool exact = row.temperature == 0.0f || row.target_token >= 0 || a.tokens[i] < 0 || b.tokens[i] < 0;
+      const bool exact =
+          row.temperature == 0.0f || row.target_token >= 0 || a.tokens[i] < 0 || b.tokens[i] < 0;
       if (exact || *num_differ > 1 + static_cast<int>(call.rows.size()) / 100) {
         return fail("token", a.tokens[i], b.tokens[i]);
       }
@@ -228,9 +243,12 @@ absl::Status Compare(const Call& call, const Result& a, const Result& b, int* nu
           return fail(absl::StrCat("top id ", t - i * call.max_top), a.top_ids[t], b.top_ids[t]);
         }
       }
-      if (!(std::abs(a.top_logprobs[t] - b.top_logprobs[t]) <= 2e-4f * (1 + std::abs(b.top_logprobs[t]))) &&
+      if (!(std::abs(a.top_logprobs[t] - b.top_logprobs[t]) <=
+            2e-4f * (1 + std::abs(b.top_logprobs[t]))) &&
           a.top_logprobs[t] != b.top_logprobs[t]) {
-        return fail(absl::StrCat("top logprob ", t - i * call.max_top), a.top_logprobs[t], b.top_logprobs[t]);
+        return fail(absl::StrCat("top logprob ", t - i * call.max_top),
+                    a.top_logprobs[t],
+                    b.top_logprobs[t]);
       }
     }
   }
@@ -241,25 +259,32 @@ absl::Status SameAsCpu(CudaBackend& backend, const Call& call) {
   int num_differ = 0;
   const Result cuda = RunOn(backend, call);
   PAGODA_RETURN_IF_ERROR(Compare(call, cuda, RunOn(Cpu(), call), &num_differ));
-  if (num_differ > 0) std::printf("     %d of %d tokens differ by rounding\n", num_differ, static_cast<int>(call.rows.size()));
+  if (num_differ > 0)
+    std::printf("     %d of %d tokens differ by rounding\n",
+                num_differ,
+                static_cast<int>(call.rows.size()));
   for (size_t i = 0; i < call.rows.size(); ++i) {
     const int32_t slot = call.rows[i].slot;
     if (slot < 0 || call.rows[i].target_token >= 0) continue;
-    if (cuda.last_tokens[slot] != cuda.tokens[i]) return absl::InternalError(absl::StrCat("slot ", slot));
+    if (cuda.last_tokens[slot] != cuda.tokens[i])
+      return absl::InternalError(absl::StrCat("slot ", slot));
   }
   // And again the same, bit by bit.
   const Result again = RunOn(backend, call);
-  return ExpectTrue(again.tokens == cuda.tokens && again.ranks == cuda.ranks && again.top_ids == cuda.top_ids,
-                    "two runs differ");
+  return ExpectTrue(
+      again.tokens == cuda.tokens && again.ranks == cuda.ranks && again.top_ids == cuda.top_ids,
+      "two runs differ");
 }
 
 absl::Status EdgeRows(CudaBackend& backend, int32_t vocab_size) {
   Call call = MakeCall(LogitKind::kFlat, vocab_size, 24, 5);
   call.max_top = 4;
-  const auto logit = [&](int row, int32_t t) -> float& { return call.logits[row * call.stride + t]; };
+  const auto logit = [&](int row, int32_t t) -> float& {
+    return call.logits[row * call.stride + t];
+  };
   for (int32_t t = 0; t < vocab_size; ++t) {
-    logit(2, t) = -INFINITY;                       // nothing
-    logit(3, t) = 1.5f;                            // everything ties
+    logit(2, t) = -INFINITY;  // nothing
+    logit(3, t) = 1.5f;       // everything ties
     logit(4, t) = t == vocab_size - 1 ? 0.0f : -INFINITY;
     logit(5, t) = t % 2 == 0 ? -0.0f : 0.0f;
     for (int row = 12; row < 18; ++row) logit(row, t) = 2.0f;  // ties under filters
@@ -290,7 +315,8 @@ absl::Status EdgeRows(CudaBackend& backend, int32_t vocab_size) {
     row.num_logprobs = 3;
     row.slot = -1;
     call.rows.push_back(row);
-    const std::vector<float> copy(call.logits.begin() + i * call.stride, call.logits.begin() + (i + 1) * call.stride);
+    const std::vector<float> copy(call.logits.begin() + i * call.stride,
+                                  call.logits.begin() + (i + 1) * call.stride);
     call.logits.insert(call.logits.end(), copy.begin(), copy.end());
   }
   return SameAsCpu(backend, call);
@@ -317,7 +343,8 @@ absl::Status ChiSquare(CudaBackend& backend, const SampleRow& params, bool throu
   // The distribution, computed plainly.
   std::vector<int32_t> order(kVocab);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  std::stable_sort(
+      order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
   std::vector<double> p(kVocab, 0.0);
   double total = 0.0, kept = 0.0;
   const size_t k = params.top_k > 0 ? params.top_k : kVocab;
@@ -355,10 +382,12 @@ absl::Status Independent(CudaBackend& backend) {
   for (const size_t i : {0, 13, 42, 69}) {
     Call alone = call;
     alone.rows = {call.rows[i]};
-    alone.logits.assign(call.logits.begin() + i * call.stride, call.logits.begin() + (i + 1) * call.stride);
+    alone.logits.assign(call.logits.begin() + i * call.stride,
+                        call.logits.begin() + (i + 1) * call.stride);
     const Result result = RunOn(backend, alone);
     if (result.tokens[0] != together.tokens[i]) return absl::InternalError(absl::StrCat("row ", i));
-    if (call.rows[i].num_logprobs >= 0 && result.tokens[0] >= 0 && result.logprobs[0] != together.logprobs[i]) {
+    if (call.rows[i].num_logprobs >= 0 && result.tokens[0] >= 0 &&
+        result.logprobs[0] != together.logprobs[i]) {
       return absl::InternalError(absl::StrCat("logprob of row ", i));
     }
   }
@@ -384,18 +413,26 @@ absl::Status Recorded(CudaBackend& backend) {
   prepared.SetRows(call.rows);
   for (int i = 0; i < 3; ++i) PAGODA_RETURN_IF_ERROR(backend.LaunchGraph(graph));
   const Result got = prepared.Take();
-  return ExpectTrue(got.tokens == expected.tokens && got.last_tokens == expected.last_tokens, "tokens");
+  return ExpectTrue(got.tokens == expected.tokens && got.last_tokens == expected.last_tokens,
+                    "tokens");
 }
 
 }  // namespace
 
 void RunSampleCases(CheckRunner& runner, CudaBackend& backend) {
   // Many rows first: whatever is wrong shows here.
-  for (const auto& [kind, name] : {std::pair{LogitKind::kFlat, "flat"}, {LogitKind::kPeaked, "peaked"},
+  for (const auto& [kind, name] : {std::pair{LogitKind::kFlat, "flat"},
+                                   {LogitKind::kPeaked, "peaked"},
                                    {LogitKind::kTies, "ties"}}) {
-    for (const auto& [vocab, rows, padding] :
-         {std::tuple{7, 50, 1}, {33, 100, 0}, {1000, 100, 0}, {5003, 60, 2}, {32000, 60, 0},
-          {50257, 40, 0}, {128256, 40, 0}, {151936, 20, 128}, {262144, 12, 0}}) {
+    for (const auto& [vocab, rows, padding] : {std::tuple{7, 50, 1},
+                                               {33, 100, 0},
+                                               {1000, 100, 0},
+                                               {5003, 60, 2},
+                                               {32000, 60, 0},
+                                               {50257, 40, 0},
+                                               {128256, 40, 0},
+                                               {151936, 20, 128},
+                                               {262144, 12, 0}}) {
       Call call;
       const auto make = [&, kind = kind, vocab = vocab, rows = rows, padding = padding](bool vary) {
         call = MakeCall(kind, vocab, rows, vocab + rows, padding);
@@ -410,7 +447,8 @@ void RunSampleCases(CheckRunner& runner, CudaBackend& backend) {
       });
       runner.Run("sample/temperature" + suffix, [&] {
         make(false);
-        for (size_t i = 0; i < call.rows.size(); ++i) call.rows[i].temperature = 0.25f + 0.05f * (i % 30);
+        for (size_t i = 0; i < call.rows.size(); ++i)
+          call.rows[i].temperature = 0.25f + 0.05f * (i % 30);
         return SameAsCpu(backend, call);
       });
       runner.Run("sample/varied" + suffix, [&] {

@@ -12,7 +12,8 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-absl::Status FillNormalCase(CudaBackend& backend, DType dtype, int64_t n, int64_t k, int64_t offset) {
+absl::Status FillNormalCase(
+    CudaBackend& backend, DType dtype, int64_t n, int64_t k, int64_t offset) {
   const Buffer memory = Poisoned(backend, n * k * 2 + 64);
   const LinearWeight weight = {.dtype = dtype, .data = memory.data(), .n = n, .k = k};
   PAGODA_RETURN_IF_ERROR(backend.FillNormal(
@@ -73,8 +74,8 @@ absl::Status PackLinearCase(
     const float rounded =
         from == DType::kFloat32 ? floats[at] : DecodeOne(from, Encode(from, {floats[at]})[0]);
     if (bits[i] != Encode(to, {rounded})[0]) {
-      return absl::InternalError(absl::StrCat("element ", at, " is ", DecodeOne(to, bits[i]),
-                                              ", expected ", rounded));
+      return absl::InternalError(
+          absl::StrCat("element ", at, " is ", DecodeOne(to, bits[i]), ", expected ", rounded));
     }
   }
   return absl::OkStatus();
@@ -105,9 +106,12 @@ absl::Status Speed(CudaBackend& backend) {
   pack(source.data());
   const double pageable_s = seconds([&] { pack(source.data()); });
   const double pinned_s = seconds([&] { pack(pinned.data()); });
-  std::printf("     fill_normal %.1f G elements/s; pack_linear %.1f GB/s from pageable, %.1f GB/s from "
-              "pinned memory\n",
-              kN * kK / fill_s / 1e9, 1.074 / pageable_s, 1.074 / pinned_s);
+  std::printf(
+      "     fill_normal %.1f G elements/s; pack_linear %.1f GB/s from pageable, %.1f GB/s from "
+      "pinned memory\n",
+      kN * kK / fill_s / 1e9,
+      1.074 / pageable_s,
+      1.074 / pinned_s);
   return absl::OkStatus();
 }
 
