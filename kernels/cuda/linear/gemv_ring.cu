@@ -85,18 +85,20 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     for (int chunk = 0; chunk < num_chunks; ++chunk) {
       const int vectors = min(kChunkVectors, num_vectors - chunk * kChunkVectors);
       BarrierWait(barriers + stage, parity);
+      const uint4* w_stage = ring + stage * kStageVectors + lane;
+      const uint4* x_chunk = x + chunk * kChunkVectors + lane;
+      const auto meet = [&](int v) {
 #pragma unroll
-      for (int i = 0; i < kChunkVectors / 32; ++i) {
-        const int v = i * 32 + lane;
-        if (v < vectors) {
-#pragma unroll
-          for (int r = 0; r < kRows; ++r) {
-            DotVector<T, kM>(ring[stage * kStageVectors + r * kChunkVectors + v],
-                             x + chunk * kChunkVectors + v,
-                             num_vectors,
-                             acc[r]);
-          }
+        for (int r = 0; r < kRows; ++r) {
+          DotVector<T, kM>(w_stage[r * kChunkVectors + v], x_chunk + v, num_vectors, acc[r]);
         }
+      };
+      if (vectors == kChunkVectors) {
+        // Without conditions all reads of shared memory are under way at once.
+#pragma unroll
+        for (int v = 0; v < kChunkVectors; v += 32) meet(v);
+      } else {
+        for (int v = 0; v + lane < vectors; v += 32) meet(v);
       }
       __syncwarp();  // all lanes have read the stage
       if (lane == 0 && next.group < num_groups) issue(stage);
