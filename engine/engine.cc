@@ -86,6 +86,8 @@ class Engine::Impl {
   void ForgetRetired(int64_t now_ns);
   void Deliver();
   void EndAll(const absl::Status& status);
+  // Also of a step that is too empty to be sent.
+  void CountDecisions(const ScheduledStep& step);
   void CountStep(const ScheduledStep& step);
   void SetGauges();
 
@@ -287,6 +289,7 @@ absl::StatusOr<bool> Engine::Impl::PlanAhead() {
   while (num_in_flight_ < max_steps_in_flight_) {
     ScheduledStep& step = steps_[next_step_id_ % steps_.size()];
     scheduler_.Schedule(&step);
+    CountDecisions(step);
     const int64_t now_ns = options_.clock->NowNs();
     for (Sequence* sequence : step.exhausted) {
       if (sequence->state == SequenceState::kEnded) continue;
@@ -319,9 +322,6 @@ void Engine::Impl::NoteAdmissions(const ScheduledStep& step, int64_t now_ns) {
     live->scheduled_ns = now_ns;
     intake_.Leave(Intake::LoadOf(live->request));
   }
-  options_.metrics->preemptions.Add(step.num_preemptions);
-  options_.metrics->prefix_query_tokens.Add(step.num_query_tokens);
-  options_.metrics->prefix_hit_tokens.Add(step.num_hit_tokens);
 }
 
 void Engine::Impl::FailOldest() {
@@ -372,6 +372,12 @@ void Engine::Impl::EndAll(const absl::Status& status) {
   ForgetCompleted();
   SetGauges();
   Deliver();
+}
+
+void Engine::Impl::CountDecisions(const ScheduledStep& step) {
+  options_.metrics->preemptions.Add(step.num_preemptions);
+  options_.metrics->prefix_query_tokens.Add(step.num_query_tokens);
+  options_.metrics->prefix_hit_tokens.Add(step.num_hit_tokens);
 }
 
 void Engine::Impl::CountStep(const ScheduledStep& step) {

@@ -39,17 +39,22 @@ double RankOf(const Sequence& sequence, const OutputDelta& draw) {
 }  // namespace
 
 OutputDelta& OutputBatch::Open(Sequence* sequence, int64_t now_ns) {
-  LiveRequest* const live = sequence->request;
-  if (live->ranks_draws) return live->draws[sequence->index];
+  if (sequence->ranks_draws) return sequence->request->draws[sequence->index];
   OutputDelta& delta = deltas_.emplace_back();
-  delta.key = live->request.key;
+  delta.key = sequence->key;
   delta.index = sequence->index;
-  if (!live->has_started) Start(live, &delta, now_ns);
-  if (sequence->index == 0 && !live->prompt_logprobs.empty() && live->has_prompt_logprobs()) {
-    delta.prompt_logprobs = std::move(live->prompt_logprobs);
+  if (!sequence->has_delta) AddFirsts(sequence, &delta, now_ns);
+  return delta;
+}
+
+void OutputBatch::AddFirsts(Sequence* sequence, OutputDelta* delta, int64_t now_ns) {
+  LiveRequest* const live = sequence->request;
+  sequence->has_delta = true;
+  if (!live->has_started) Start(live, delta, now_ns);
+  if (sequence->index == 0 && live->has_prompt_logprobs()) {
+    delta->prompt_logprobs = std::move(live->prompt_logprobs);
     live->prompt_logprobs.clear();
   }
-  return delta;
 }
 
 void OutputBatch::Start(LiveRequest* live, OutputDelta* delta, int64_t now_ns) {
@@ -66,7 +71,7 @@ void OutputBatch::Finish(Sequence* sequence, End end, int64_t now_ns) {
   LiveRequest* const live = sequence->request;
   // What this step gave the sequence goes out with its end.
   const bool is_open = !live->ranks_draws && !deltas_.empty() &&
-                       deltas_.back().key == live->request.key &&
+                       deltas_.back().key == sequence->key &&
                        deltas_.back().index == sequence->index;
   OutputDelta& delta = is_open ? deltas_.back() : Open(sequence, now_ns);
   const int64_t arrival_ns = live->request.arrival_ns;

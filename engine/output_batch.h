@@ -39,6 +39,8 @@ class OutputBatch {
   std::vector<LiveRequest*>& completed() { return completed_; }
 
  private:
+  // What a request says once, with its first delta or that of index 0.
+  void AddFirsts(Sequence* sequence, OutputDelta* delta, int64_t now_ns);
   void Start(LiveRequest* live, OutputDelta* delta, int64_t now_ns);
   void ReleaseRankedDraws(LiveRequest* live, int64_t now_ns);
   void Count(const LiveRequest& live, int64_t now_ns);

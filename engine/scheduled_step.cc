@@ -26,7 +26,7 @@ std::string ScheduledStep::ToString() const {
   for (const ScheduledRow& row : rows) {
     absl::StrAppend(&out,
                     " slot ",
-                    row.sequence->slot->value(),
+                    row.slot.value(),
                     " ",
                     row.num_tokens,
                     row.samples ? " tokens and a sample;" : " tokens;");

@@ -12,6 +12,7 @@ namespace pagoda::engine {
 // One sequence's part in a step.
 struct ScheduledRow {
   Sequence* sequence = nullptr;
+  SlotId slot;
   int32_t num_tokens = 0;
   int32_t computed_end = 0;  // the sequence's num_computed after this row
   bool samples = false;

@@ -12,6 +12,9 @@ namespace {
 // gone anyway; the bound keeps a step's cost independent of the queue's length.
 constexpr size_t kMaxWaitingCandidates = 32;
 
+// Sequences ahead: enough work to hide a read from memory.
+constexpr size_t kPrefetchDistance = 4;
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockPool* pool, const BlockHasher* hasher)
@@ -45,6 +48,7 @@ void Scheduler::Schedule(ScheduledStep* step) {
 void Scheduler::ScheduleSequencesInFlow(ScheduledStep* step) {
   // Preemption takes from the back, behind `i`: those who have got their row are never victims.
   for (size_t i = 0; i < running_.size(); ++i) {
+    if (i + kPrefetchDistance < running_.size()) PrefetchSequence(running_[i + kPrefetchDistance]);
     Sequence* const sequence = running_[i];
     const int32_t num_remaining = NumRemainingTokens(*sequence);
     if (num_remaining == 0) continue;
@@ -130,7 +134,7 @@ void Scheduler::Grant(Candidate* candidate, int32_t num_tokens) {
 void Scheduler::AddRow(Sequence* sequence, int32_t num_tokens, ScheduledStep* step) {
   TakeBlocks(sequence, num_tokens, step);
   const int32_t num_tokens_then = sequence->num_known_tokens + sequence->num_samples_in_flight;
-  ScheduledRow row = {.sequence = sequence, .num_tokens = num_tokens};
+  ScheduledRow row = {.sequence = sequence, .slot = *sequence->slot, .num_tokens = num_tokens};
   row.is_prefill = num_tokens > 1 || sequence->num_computed < sequence->num_admission_tokens - 1;
   sequence->num_computed += num_tokens;
   row.computed_end = sequence->num_computed;

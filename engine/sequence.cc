@@ -22,7 +22,13 @@ const Tokenizer* TokenizerFor(const Request& request, const Tokenizer* tokenizer
 
 Sequence::Sequence(LiveRequest* request, int32_t index, const Tokenizer* tokenizer)
     : request(request),
+      key(request->request.key),
       index(index),
+      max_total_tokens(request->max_total_tokens),
+      is_prompt_only(request->is_prompt_only),
+      wants_text(request->request.want_text),
+      wants_logprobs(request->request.sampling.num_logprobs.has_value()),
+      ranks_draws(request->ranks_draws),
       num_known_tokens(request->num_prompt_tokens),
       stop_checker(&request->stop_rules, tokenizer, request->request.skip_special_tokens) {
   tables.resize(kNumKvGroups);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -53,36 +54,47 @@ enum class SequenceState : uint8_t {
 struct Sequence {
   Sequence(LiveRequest* request, int32_t index, const Tokenizer* tokenizer);
 
+  // ---- Constant: copies of what every step asks, so that a step in full flow does not touch the
+  // request's memory.
   LiveRequest* request;
+  RequestKey key;
   int32_t index;
+  int32_t max_total_tokens;
+  bool is_prompt_only;
+  bool wants_text;
+  bool wants_logprobs;
+  bool ranks_draws;
 
   // ---- Scheduler
+  bool is_poisoned = false;  // its keys and values must not be found by others
   SequenceState state = SequenceState::kIdle;
-  bool is_poisoned = false;           // its keys and values must not be found by others
   int32_t num_known_tokens;           // prompt and output on the host
   int32_t num_samples_in_flight = 0;  // tokens that plans in flight will add
   int32_t num_computed = 0;   // tokens with keys and values once every plan in flight has run
   int32_t num_confirmed = 0;  // ... by plans whose result has been applied
   int32_t num_rows_in_flight = 0;
   int32_t num_admission_tokens = 0;  // tokens that were to be computed when it began to run
-  int32_t num_published_blocks =
-      0;  // of group 0: how many, from the first, are in the prefix index or came from it
+  // Of group 0: how many, from the first, are in the prefix index or came from it.
+  int32_t num_published_blocks = 0;
   uint32_t num_reserved_blocks = 0;  // promised by admission and not yet taken
-  uint32_t num_pending_free_blocks = 0;
-  uint32_t num_blocks_to_admit = 0;  // what admission lacked when it last failed; 0: not tried
-  int32_t num_preemptions = 0;
   std::optional<SlotId> slot;
   absl::InlinedVector<BlockTable, kNumKvGroups> tables;
-  std::vector<BlockHash>
-      output_hashes;  // of the full blocks after those that LiveRequest::prompt_hashes has
-  ServiceOrder order;
 
   // ---- StepApplier
   std::vector<TokenId> output;
   StopChecker stop_checker;
-  double sum_logprob = 0.0;  // of the output, where best_of needs it
-  int64_t first_token_ns = 0;
+  bool has_delta = false;  // its first one is out, and with it what a request says once
   int64_t last_token_ns = 0;
+  int64_t first_token_ns = 0;
+  double sum_logprob = 0.0;  // of the output, where draws are ranked
+
+  // ---- Scheduler, rarely
+  ServiceOrder order;
+  uint32_t num_pending_free_blocks = 0;
+  uint32_t num_blocks_to_admit = 0;  // what admission lacked when it last failed; 0: not tried
+  int32_t num_preemptions = 0;
+  std::vector<BlockHash>
+      output_hashes;  // of the full blocks after those of LiveRequest::prompt_hashes
 };
 
 // One request from Submit to its last retired row. Made by the submitting thread, then engine
@@ -137,12 +149,20 @@ inline TokenId TokenAt(const Sequence& sequence, int32_t i) {
 
 // Tokens that a row could compute now.
 inline int32_t NumRemainingTokens(const Sequence& sequence) {
-  const LiveRequest& live = *sequence.request;
   // The last prompt token is only worth computing for the sake of a next one.
-  if (live.is_prompt_only) return live.num_prompt_tokens - 1 - sequence.num_computed;
+  if (sequence.is_prompt_only) return sequence.max_total_tokens - 1 - sequence.num_computed;
   const int32_t num_tokens = sequence.num_known_tokens + sequence.num_samples_in_flight;
   // The last token that may be made is not computed: nothing comes after it.
-  return num_tokens < live.max_total_tokens ? num_tokens - sequence.num_computed : 0;
+  return num_tokens < sequence.max_total_tokens ? num_tokens - sequence.num_computed : 0;
+}
+
+// Loads into the cache what a step reads of a sequence. Sequences are many and scattered, and what
+// is done for one is little; without this a step waits for memory most of the time.
+inline void PrefetchSequence(const Sequence* sequence) {
+  constexpr size_t kCacheLineBytes = 64;
+  const char* const begin = reinterpret_cast<const char*>(sequence);
+  for (size_t i = 0; i < offsetof(Sequence, order); i += kCacheLineBytes)
+    __builtin_prefetch(begin + i);
 }
 
 }  // namespace pagoda::engine

@@ -10,12 +10,25 @@ namespace {
 
 using internal::v1::StepResult;
 
+// Rows ahead: enough work to hide a read from memory.
+constexpr size_t kPrefetchDistance = 4;
+
+// Loads a sequence well ahead, then what only it can name: where its next token goes.
+void Prefetch(const ScheduledStep& step, size_t row_idx) {
+  const size_t far = row_idx + 2 * kPrefetchDistance;
+  if (far < step.rows.size()) PrefetchSequence(step.rows[far].sequence);
+  const size_t near = row_idx + kPrefetchDistance;
+  if (near >= step.rows.size()) return;
+  const std::vector<TokenId>& output = step.rows[near].sequence->output;
+  __builtin_prefetch(output.data() + output.size(), 1);
+}
+
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 // Rows are few and this is asked rarely (prompt log-probabilities, failures), so no map is kept.
 Sequence* SequenceOfSlot(const ScheduledStep& step, uint32_t slot) {
   for (const ScheduledRow& row : step.rows) {
-    if (row.sequence->slot == SlotId(slot)) return row.sequence;
+    if (row.slot == SlotId(slot)) return row.sequence;
   }
   return nullptr;
 }
@@ -63,22 +76,19 @@ absl::Status StepApplier::Apply(const ScheduledStep& step,
   if (result.failed_slots_size() > 0) FailRows(step, result, now_ns);
   outputs_->Reserve(step.rows.size());
   Cursor cursor;
-  for (const ScheduledRow& row : step.rows) {
-    // Read before the row is retired: that may take the slot away.
-    const uint32_t slot = row.sequence->slot->value();
-    const bool failed = result.failed_slots_size() > 0 && IsFailed(result, slot);
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    Prefetch(step, i);
+    const ScheduledRow& row = step.rows[i];
     scheduler_->RetireRow(row);
-    LiveRequest* const live = row.sequence->request;
-    if (!live->prompt_is_done && row.sequence->state != SequenceState::kEnded &&
-        row.computed_end >= live->num_prompt_tokens - (live->is_prompt_only ? 1 : 0)) {
-      CompletePrompt(live, now_ns);
-    }
-    if (!row.samples || failed) continue;
-    if (absl::Status status = ApplySample(row, slot, result, now_ns, &cursor); !status.ok()) {
+    if (row.is_prefill || row.sequence->output.empty()) CompletePrompt(row, now_ns);
+    if (!row.samples) continue;
+    if (result.failed_slots_size() > 0 && IsFailed(result, row.slot.value())) continue;
+    if (absl::Status status = ApplySample(row, result, now_ns, &cursor); !status.ok()) {
       return status;
     }
   }
   FlushInterToken();
+  metrics_->generation_tokens.Add(std::exchange(num_generated_, 0));
   return absl::OkStatus();
 }
 
@@ -97,8 +107,7 @@ absl::Status StepApplier::CheckShape(const ScheduledStep& step, const StepResult
   int num_expected = 0;
   for (const ScheduledRow& row : step.rows) {
     if (!row.samples) continue;
-    num_expected +=
-        result.failed_slots_size() > 0 && IsFailed(result, row.sequence->slot->value()) ? 0 : 1;
+    num_expected += result.failed_slots_size() > 0 && IsFailed(result, row.slot.value()) ? 0 : 1;
   }
   if (num_sampled != num_expected) {
     return BadStepResultError(id, "size of sampled_slots", num_sampled, num_expected);
@@ -127,10 +136,10 @@ void StepApplier::FailRows(const ScheduledStep& step, const StepResult& result, 
 }
 
 absl::Status StepApplier::ApplySample(const ScheduledRow& row,
-                                      uint32_t slot,
                                       const StepResult& result,
                                       int64_t now_ns,
                                       Cursor* cursor) {
+  const uint32_t slot = row.slot.value();
   if (result.sampled_slots(cursor->sampled) != slot) {
     return BadStepResultError(
         result.step_id(), "sampled slot", result.sampled_slots(cursor->sampled), slot);
@@ -157,20 +166,19 @@ absl::Status StepApplier::ApplySample(const ScheduledRow& row,
 }
 
 void StepApplier::AddTokens(Sequence* sequence, const Sample& sample, int64_t now_ns) {
-  LiveRequest* const live = sequence->request;
   OutputDelta& delta = outputs_->Open(sequence, now_ns);
   NoteTokens(sequence, sample.num_tokens, now_ns);
   for (int i = 0; i < sample.num_tokens; ++i) {
     const TokenId id = static_cast<TokenId>(sample.result->token_ids(sample.first_token + i));
     sequence->output.push_back(id);
     scheduler_->AddKnownToken(sequence);
-    metrics_->generation_tokens.Add(1);
+    ++num_generated_;
     delta.tokens.push_back(id);
     if (sample.first_logprobs >= 0) {
       AddLogprobs(sequence, id, sample.result->logprobs(sample.first_logprobs + i), &delta);
     }
     unwanted_text_.clear();
-    std::string* const text = live->request.want_text ? &delta.text : &unwanted_text_;
+    std::string* const text = sequence->wants_text ? &delta.text : &unwanted_text_;
     const int32_t num_output_tokens = static_cast<int32_t>(sequence->output.size());
     auto match = sequence->stop_checker.Accept(id, num_output_tokens, text);
     if (!match.has_value()) continue;
@@ -186,11 +194,18 @@ void StepApplier::AddLogprobs(Sequence* sequence,
                               const internal::v1::TokenLogprobs& logprobs,
                               OutputDelta* delta) {
   sequence->sum_logprob += logprobs.logprob();
-  if (!sequence->request->request.sampling.num_logprobs.has_value()) return;
+  if (!sequence->wants_logprobs) return;
   TokenLogprobs& entry = delta->logprobs.emplace_back();
   entry.token = {.token = id, .logprob = logprobs.logprob()};
   entry.rank = static_cast<int32_t>(logprobs.rank());
   CopyTop(logprobs.top_ids(), logprobs.top_logprobs(), 0, logprobs.top_ids_size(), &entry.top);
+}
+
+void StepApplier::CompletePrompt(const ScheduledRow& row, int64_t now_ns) {
+  LiveRequest* const live = row.sequence->request;
+  if (live->prompt_is_done || row.sequence->state == SequenceState::kEnded) return;
+  if (row.computed_end < live->num_prompt_tokens - (live->is_prompt_only ? 1 : 0)) return;
+  CompletePrompt(live, now_ns);
 }
 
 void StepApplier::CompletePrompt(LiveRequest* live, int64_t now_ns) {
@@ -228,13 +243,13 @@ void StepApplier::Abort(LiveRequest* live,
 }
 
 void StepApplier::NoteTokens(Sequence* sequence, int64_t num_tokens, int64_t now_ns) {
-  LiveRequest* const live = sequence->request;
-  if (live->first_token_ns == 0) {
-    live->first_token_ns = now_ns;
-    metrics_->time_to_first_token_seconds.Observe(Seconds(now_ns - live->request.arrival_ns));
-  }
   if (sequence->first_token_ns == 0) {
+    LiveRequest* const live = sequence->request;
     sequence->first_token_ns = now_ns;
+    if (live->first_token_ns == 0) {
+      live->first_token_ns = now_ns;
+      metrics_->time_to_first_token_seconds.Observe(Seconds(now_ns - live->request.arrival_ns));
+    }
   } else {
     const int64_t gap_ns = (now_ns - sequence->last_token_ns) / std::max<int64_t>(num_tokens, 1);
     if (gap_ns != gap_ns_) FlushInterToken();

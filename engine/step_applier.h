@@ -51,7 +51,6 @@ class StepApplier {
   void TakePromptLogprobs(const ScheduledStep& step, const internal::v1::StepResult& result);
   void FailRows(const ScheduledStep& step, const internal::v1::StepResult& result, int64_t now_ns);
   absl::Status ApplySample(const ScheduledRow& row,
-                           uint32_t slot,
                            const internal::v1::StepResult& result,
                            int64_t now_ns,
                            Cursor* cursor);
@@ -60,7 +59,8 @@ class StepApplier {
                    TokenId id,
                    const internal::v1::TokenLogprobs& logprobs,
                    OutputDelta* delta);
-  // The prompt has been computed, to its last token: siblings may begin.
+  // Where the prompt has been computed, to its last token, siblings may begin.
+  void CompletePrompt(const ScheduledRow& row, int64_t now_ns);
   void CompletePrompt(LiveRequest* live, int64_t now_ns);
   void NoteTokens(Sequence* sequence, int64_t num_tokens, int64_t now_ns);
   void FlushInterToken();
@@ -71,6 +71,7 @@ class StepApplier {
   // Gaps between tokens, run-length coded: most sequences of a step have the same.
   int64_t gap_ns_ = 0;
   uint64_t num_gaps_ = 0;
+  uint64_t num_generated_ = 0;
   std::string unwanted_text_;
 };
 

@@ -105,7 +105,7 @@ const internal::v1::StepPlan& StepBuilder::Build(const ScheduledStep& step) {
   plan_.mutable_row_num_tokens()->Reserve(num_rows);
   plan_.mutable_row_samples()->Reserve(num_rows);
   for (const ScheduledRow& row : step.rows) {
-    plan_.mutable_row_slots()->AddAlreadyReserved(row.sequence->slot->value());
+    plan_.mutable_row_slots()->AddAlreadyReserved(row.slot.value());
     plan_.mutable_row_num_tokens()->AddAlreadyReserved(static_cast<uint32_t>(row.num_tokens));
     plan_.mutable_row_samples()->AddAlreadyReserved(row.samples ? 1 : 0);
   }

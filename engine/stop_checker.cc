@@ -6,19 +6,20 @@
 namespace pagoda::engine {
 namespace {
 
-std::vector<TokenId> Sorted(std::vector<TokenId> ids) {
-  std::sort(ids.begin(), ids.end());
-  return ids;
+StopRules::IdList Sorted(const std::vector<TokenId>& ids) {
+  StopRules::IdList sorted(ids.begin(), ids.end());
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
 }
 
-bool Contains(const std::vector<TokenId>& sorted_ids, TokenId id) {
+bool Contains(const StopRules::IdList& sorted_ids, TokenId id) {
   return std::binary_search(sorted_ids.begin(), sorted_ids.end(), id);
 }
 
 }  // namespace
 
 StopRules::StopRules(const StopParams& params, int32_t max_output_tokens)
-    : eos_token_ids(params.ignore_eos ? std::vector<TokenId>() : Sorted(params.eos_token_ids)),
+    : eos_token_ids(params.ignore_eos ? IdList() : Sorted(params.eos_token_ids)),
       stop_token_ids(Sorted(params.stop_token_ids)),
       stop_strings(params.stop_strings),
       include_stop(params.include_stop),

@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/types/optional.h"
 #include "engine/ids.h"
 #include "engine/output.h"
@@ -17,8 +18,11 @@ namespace pagoda::engine {
 struct StopRules {
   StopRules(const StopParams& params, int32_t max_output_tokens);
 
-  std::vector<TokenId> eos_token_ids;   // sorted; empty under ignore_eos
-  std::vector<TokenId> stop_token_ids;  // sorted
+  // Inline, since every token of every sequence is looked up.
+  using IdList = absl::InlinedVector<TokenId, 4>;
+
+  IdList eos_token_ids;   // sorted; empty under ignore_eos
+  IdList stop_token_ids;  // sorted
   std::vector<std::string> stop_strings;
   bool include_stop;
   int32_t min_tokens;

@@ -1,0 +1,77 @@
+#include "engine/intake.h"
+
+#include <poll.h>
+
+#include <gtest/gtest.h>
+
+namespace pagoda::engine {
+namespace {
+
+std::unique_ptr<LiveRequest> NewLive(uint64_t key, int32_t num_tokens = 3, int32_t n = 1) {
+  Request request;
+  request.key = RequestKey(key);
+  request.prompt.assign(num_tokens, 1);
+  request.n = request.best_of = n;
+  return std::make_unique<LiveRequest>(std::move(request), 100, nullptr);
+}
+
+bool IsReadable(int fd) {
+  pollfd poll_fd = {.fd = fd, .events = POLLIN};
+  return poll(&poll_fd, 1, 0) == 1;
+}
+
+TEST(IntakeTest, CountsSequencesAndTokensOfWhatWaits) {
+  Intake intake({.max_waiting_requests = 4, .max_waiting_tokens = 20});
+  const Intake::Load two = Intake::LoadOf(NewLive(1, 5, 2)->request);
+  EXPECT_EQ(two.num_sequences, 2);
+  EXPECT_EQ(two.num_tokens, 10);
+  ASSERT_TRUE(intake.Reserve(two).ok());
+  ASSERT_TRUE(intake.Reserve({.num_sequences = 1, .num_tokens = 1}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(intake.Reserve(two)));
+  EXPECT_TRUE(absl::IsResourceExhausted(intake.Reserve({.num_sequences = 1, .num_tokens = 10})));
+  EXPECT_EQ(intake.num_waiting(), 3);
+  intake.Leave(two);
+  EXPECT_TRUE(intake.Reserve(two).ok());
+}
+
+TEST(IntakeTest, TakesAnythingWhenNobodyWaits) {
+  Intake intake({.max_waiting_requests = 0, .max_waiting_tokens = 0});
+  EXPECT_TRUE(intake.Reserve({.num_sequences = 8, .num_tokens = 1000}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(intake.Reserve({.num_sequences = 1, .num_tokens = 1})));
+}
+
+TEST(IntakeTest, WakesTheEngineAndHandsOverInOrder) {
+  Intake intake({.max_waiting_requests = 10, .max_waiting_tokens = 100});
+  EXPECT_FALSE(IsReadable(intake.wake_fd()));
+  for (uint64_t key : {1, 2}) {
+    auto live = NewLive(key);
+    ASSERT_TRUE(intake.Reserve(Intake::LoadOf(live->request)).ok());
+    ASSERT_TRUE(intake.Push(std::move(live)).ok());
+  }
+  intake.Cancel(RequestKey(1), 77);
+  EXPECT_TRUE(IsReadable(intake.wake_fd()));
+  Intake::Batch batch;
+  intake.Take(&batch);
+  EXPECT_FALSE(IsReadable(intake.wake_fd()));
+  ASSERT_EQ(batch.requests.size(), 2u);
+  EXPECT_EQ(batch.requests[0]->request.key, RequestKey(1));
+  ASSERT_EQ(batch.cancellations.size(), 1u);
+  EXPECT_EQ(batch.cancellations[0].requested_ns, 77);
+  intake.Cancel(RequestKey(5), 1);
+  EXPECT_TRUE(IsReadable(intake.wake_fd()));
+}
+
+TEST(IntakeTest, AClosedIntakeGivesPlacesBack) {
+  Intake intake({.max_waiting_requests = 10, .max_waiting_tokens = 100});
+  auto live = NewLive(1);
+  ASSERT_TRUE(intake.Reserve(Intake::LoadOf(live->request)).ok());
+  intake.Close(absl::UnavailableError("first"));
+  intake.Close(absl::UnavailableError("second"));
+  EXPECT_EQ(intake.Push(std::move(live)).message(), "first");
+  EXPECT_EQ(intake.Reserve({.num_sequences = 1}).message(), "first");
+  EXPECT_EQ(intake.num_waiting(), 0);
+  EXPECT_TRUE(IsReadable(intake.wake_fd()));
+}
+
+}  // namespace
+}  // namespace pagoda::engine

@@ -1,0 +1,324 @@
+#include "engine/scheduler.h"
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace pagoda::engine {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// A scheduler, its pool, and the part of the engine that retires steps: every sample is the same
+// token.
+class SchedulerTest : public ::testing::Test {
+ protected:
+  void Start(const SchedulerOptions& options, uint32_t num_blocks) {
+    options_ = options;
+    pool_ = std::make_unique<BlockPool>(num_blocks, options.block_size);
+    scheduler_ = std::make_unique<Scheduler>(options, pool_.get(), &hasher_);
+  }
+
+  // A sequence with a prompt of its own, in the queue.
+  Sequence* Add(int32_t num_prompt_tokens, int32_t max_tokens = 100, int32_t priority = 0) {
+    Request request;
+    request.key = RequestKey(live_.size() + 1);
+    request.prompt.assign(num_prompt_tokens, static_cast<TokenId>(live_.size()));
+    request.stop.max_tokens = max_tokens;
+    request.priority = priority;
+    live_.push_back(std::make_unique<LiveRequest>(std::move(request), 10000, nullptr));
+    Sequence* const sequence = &live_.back()->sequences[0];
+    sequence->order = {.priority = priority, .arrival = live_.size()};
+    BlockHash parent = live_.back()->root_hash = hasher_.Root({});
+    const auto prompt = absl::MakeConstSpan(live_.back()->request.prompt);
+    for (int32_t i = 0; i + options_.block_size <= num_prompt_tokens; i += options_.block_size) {
+      parent = hasher_.Chain(parent, prompt.subspan(i, options_.block_size));
+      live_.back()->prompt_hashes.push_back(parent);
+    }
+    scheduler_->Enqueue(sequence);
+    return sequence;
+  }
+
+  // Plans a step and puts it in flight.
+  const ScheduledStep& Plan() {
+    steps_.emplace_back();
+    scheduler_->Schedule(&steps_.back());
+    return steps_.back();
+  }
+
+  // The oldest step in flight has run.
+  void Retire() {
+    for (const ScheduledRow& row : steps_.front().rows) {
+      scheduler_->RetireRow(row);
+      if (!row.samples || row.sequence->state == SequenceState::kEnded) continue;
+      row.sequence->output.push_back(7);
+      scheduler_->AddKnownToken(row.sequence);
+      if (row.sequence->num_known_tokens == row.sequence->max_total_tokens) {
+        scheduler_->End(row.sequence);
+      }
+    }
+    steps_.pop_front();
+  }
+
+  const ScheduledStep& PlanAndRetire() {
+    last_ = Plan();
+    Retire();
+    return last_;
+  }
+
+  // Tokens that the step gives the sequence; 0: no row.
+  static int32_t TokensOf(const ScheduledStep& step, const Sequence* sequence) {
+    for (const ScheduledRow& row : step.rows) {
+      if (row.sequence == sequence) return row.num_tokens;
+    }
+    return 0;
+  }
+  static size_t NumBlocks(const Sequence* sequence) { return sequence->tables[0].size(); }
+
+  SchedulerOptions options_;
+  const BlockHasher hasher_{"test"};
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<LiveRequest>> live_;
+  std::deque<ScheduledStep> steps_;
+  ScheduledStep last_;
+};
+
+constexpr SchedulerOptions kSmall = {
+    .max_num_seqs = 4, .max_num_batched_tokens = 8, .block_size = 4, .prefix_caching = false};
+
+// The textbook case: a prompt of 20 tokens beside a decoding stream, budget 8, blocks of 4.
+TEST_F(SchedulerTest, TextbookPromptBesideADecodingStream) {
+  Start(kSmall, 16);
+  Sequence* const stream = Add(3);
+  PlanAndRetire();
+  Sequence* const prompt = Add(20);
+  std::vector<size_t> num_blocks;
+  for (int step = 0; step < 3; ++step) {
+    const uint32_t num_used_before = pool_->num_used();
+    const size_t num_held_before = NumBlocks(prompt) + NumBlocks(stream);
+    PlanAndRetire();
+    EXPECT_EQ(TokensOf(last_, stream), 1);
+    EXPECT_LE(last_.num_tokens, 8);
+    num_blocks.push_back(NumBlocks(prompt));
+    // Taken when written, not when promised.
+    const size_t num_taken = NumBlocks(prompt) + NumBlocks(stream) - num_held_before;
+    EXPECT_EQ(pool_->num_used() - num_used_before, num_taken);
+    EXPECT_EQ(NumBlocks(prompt), static_cast<size_t>((prompt->num_computed + 3) / 4));
+  }
+  EXPECT_THAT(num_blocks, ElementsAre(2, 4, 5));
+  EXPECT_EQ(prompt->num_computed, 20);
+  EXPECT_EQ(prompt->output.size(), 1u);
+  EXPECT_EQ(stream->output.size(), 4u);
+}
+
+TEST_F(SchedulerTest, PlansOneStepAheadOfResults) {
+  Start(kSmall, 16);
+  Sequence* const sequence = Add(3, 3);
+  EXPECT_EQ(TokensOf(Plan(), sequence), 3);
+  // The token that step 1 samples is not known here, but the worker has it.
+  const ScheduledStep& second = Plan();
+  ASSERT_EQ(TokensOf(second, sequence), 1);
+  EXPECT_TRUE(second.rows[0].samples);
+  EXPECT_THAT(second.admitted, IsEmpty());
+  Retire();
+  EXPECT_EQ(TokensOf(Plan(), sequence), 1);
+  // Three tokens are known or on their way, and three may be made.
+  EXPECT_TRUE(Plan().empty());
+}
+
+TEST_F(SchedulerTest, KeepsBlocksAndSlotUntilNoPlanNamesThem) {
+  Start(kSmall, 16);
+  Sequence* const sequence = Add(5);
+  Plan();
+  Plan();
+  Retire();
+  scheduler_->End(sequence);
+  EXPECT_EQ(pool_->num_used(), 2u);
+  EXPECT_EQ(scheduler_->num_pending_free_blocks(), 2u);
+  EXPECT_EQ(scheduler_->num_free_slots(), 3u);
+  Retire();
+  EXPECT_EQ(pool_->num_used(), 0u);
+  EXPECT_EQ(scheduler_->num_pending_free_blocks(), 0u);
+  EXPECT_EQ(scheduler_->num_free_slots(), 4u);
+  Add(1);
+  EXPECT_THAT(Plan().released_slots, ElementsAre(SlotId(0)));
+}
+
+TEST_F(SchedulerTest, ShortPromptsPassALongOneWhichStillGetsHalf) {
+  Start(kSmall, 64);
+  Sequence* const long_one = Add(100);
+  EXPECT_EQ(TokensOf(PlanAndRetire(), long_one), 8);
+  Sequence* const second_long = Add(50);
+  Sequence* const short_one = Add(4);
+  PlanAndRetire();
+  EXPECT_EQ(TokensOf(last_, long_one), 4);
+  EXPECT_EQ(TokensOf(last_, short_one), 4);
+  EXPECT_EQ(TokensOf(last_, second_long), 0);
+  // Then the short one decodes, and the two long ones share the rest.
+  PlanAndRetire();
+  EXPECT_EQ(TokensOf(last_, short_one), 1);
+  EXPECT_EQ(TokensOf(last_, long_one), 4);
+  EXPECT_EQ(TokensOf(last_, second_long), 3);
+}
+
+TEST_F(SchedulerTest, AStreamOfShortPromptsDoesNotStarveAWaitingLongOne) {
+  Start(kSmall, 64);
+  Sequence* const long_one = Add(60, 1);
+  int num_steps = 0;
+  while (long_one->output.empty() && ++num_steps < 100) {
+    Add(8, 1);
+    PlanAndRetire();
+  }
+  EXPECT_LE(num_steps, 60 / 4 + 1);
+}
+
+TEST_F(SchedulerTest, ChunkBoundsAPromptWhileOthersWait) {
+  SchedulerOptions options = kSmall;
+  options.max_prefill_chunk_tokens = 3;
+  Start(options, 64);
+  Sequence* const a = Add(20);
+  EXPECT_EQ(TokensOf(PlanAndRetire(), a), 8);
+  Sequence* const b = Add(20);
+  PlanAndRetire();
+  EXPECT_EQ(TokensOf(last_, a), 3);
+  EXPECT_EQ(TokensOf(last_, b), 3);
+}
+
+TEST_F(SchedulerTest, NeverRunsMoreSequencesThanTheBudgetHasTokens) {
+  SchedulerOptions options = kSmall;
+  options.max_num_batched_tokens = 2;
+  Start(options, 64);
+  std::vector<Sequence*> sequences;
+  for (int i = 0; i < 4; ++i) sequences.push_back(Add(1, 5));
+  for (int step = 0; step < 5; ++step) {
+    PlanAndRetire();
+    EXPECT_EQ(TokensOf(last_, sequences[0]), 1) << step;
+    EXPECT_EQ(TokensOf(last_, sequences[1]), 1) << step;
+  }
+  PlanAndRetire();
+  EXPECT_EQ(TokensOf(last_, sequences[2]), 1);
+}
+
+TEST_F(SchedulerTest, AdmissionPromisesTheWholePrompt) {
+  Start(kSmall, 6);
+  Sequence* const a = Add(16);
+  PlanAndRetire();
+  EXPECT_EQ(NumBlocks(a), 2u);
+  EXPECT_EQ(scheduler_->num_reserved_blocks(), 2u);
+  // Four blocks are free, two of them promised: 12 tokens do not fit beside the long one.
+  Sequence* const b = Add(12);
+  EXPECT_EQ(TokensOf(PlanAndRetire(), b), 0);
+  EXPECT_EQ(a->num_preemptions, 0);
+}
+
+TEST_F(SchedulerTest, PreemptsTheLatestAndResumesIt) {
+  Start(kSmall, 6);
+  Sequence* const first = Add(8, 9);
+  Sequence* const second = Add(4, 9);
+  while (second->num_preemptions == 0) {
+    ASSERT_FALSE(PlanAndRetire().empty());
+    ASSERT_EQ(first->num_preemptions, 0);
+  }
+  EXPECT_EQ(second->state, SequenceState::kWaiting);
+  EXPECT_EQ(NumBlocks(second), 0u);
+  EXPECT_EQ(scheduler_->num_preempted_waiting(), 1u);
+  const size_t num_output = second->output.size();
+  EXPECT_GT(num_output, 0u);
+  while (first->state != SequenceState::kEnded) ASSERT_FALSE(PlanAndRetire().empty());
+  while (second->state != SequenceState::kEnded) ASSERT_FALSE(PlanAndRetire().empty());
+  EXPECT_EQ(second->output.size(), 9u);
+  EXPECT_EQ(scheduler_->num_preempted_waiting(), 0u);
+  EXPECT_EQ(pool_->num_used(), 0u);
+}
+
+TEST_F(SchedulerTest, PriorityDecidesWhoIsPreempted) {
+  SchedulerOptions options = kSmall;
+  options.by_priority = true;
+  Start(options, 6);
+  Sequence* const unimportant = Add(4, 20, 5);
+  PlanAndRetire();
+  Sequence* const important = Add(8, 9, -5);
+  while (important->state != SequenceState::kEnded) ASSERT_FALSE(PlanAndRetire().empty());
+  EXPECT_EQ(important->num_preemptions, 0);
+  EXPECT_GT(unimportant->num_preemptions, 0);
+}
+
+// Blocks of a victim that a plan in flight names are not free yet. The one who needs them waits for
+// them; nobody else is preempted for the same need.
+TEST_F(SchedulerTest, PreemptionStopsAtBlocksThatWillBeFree) {
+  SchedulerOptions options = kSmall;
+  options.max_num_batched_tokens = 16;
+  Start(options, 6);
+  std::vector<Sequence*> sequences;
+  for (int i = 0; i < 3; ++i) sequences.push_back(Add(4, 20));
+  // Three prompts of one block each; each takes its second block in the next step.
+  Plan();
+  Plan();
+  int num_preempted = 0;
+  while (num_preempted == 0) {
+    Retire();
+    num_preempted = Plan().num_preemptions;
+  }
+  EXPECT_EQ(num_preempted, 1);
+  EXPECT_EQ(sequences[2]->num_preemptions, 1);
+  EXPECT_EQ(scheduler_->num_pending_free_blocks(), 2u);
+  EXPECT_EQ(TokensOf(steps_.back(), sequences[0]), 0);
+  Retire();
+  EXPECT_EQ(Plan().num_preemptions, 0);
+  Retire();
+  Plan();
+  EXPECT_EQ(TokensOf(steps_.back(), sequences[0]), 1);
+  EXPECT_EQ(sequences[1]->num_preemptions, 0);
+}
+
+TEST_F(SchedulerTest, ASequenceThatOutgrowsThePoolIsExhausted) {
+  Start(kSmall, 3);
+  Sequence* const sequence = Add(10);
+  while (PlanAndRetire().exhausted.empty()) ASSERT_FALSE(last_.empty());
+  EXPECT_THAT(last_.exhausted, ElementsAre(sequence));
+  // 12 tokens have keys and values; the 13th was sampled from the last of them.
+  EXPECT_EQ(sequence->num_known_tokens, 13);
+}
+
+TEST_F(SchedulerTest, PromptOnlyComputesAllButTheLastTokenAndSamplesNothing) {
+  Start(kSmall, 16);
+  Sequence* const sequence = Add(10, 0);
+  PlanAndRetire();
+  PlanAndRetire();
+  EXPECT_EQ(sequence->num_computed, 9);
+  EXPECT_FALSE(last_.rows[0].samples);
+  EXPECT_TRUE(Plan().empty());
+}
+
+TEST_F(SchedulerTest, OldestIsTheFirstInOrderOfAll) {
+  Start(kSmall, 16);
+  EXPECT_EQ(scheduler_->Oldest(), nullptr);
+  Sequence* const a = Add(4);
+  Sequence* const b = Add(4);
+  EXPECT_EQ(scheduler_->Oldest(), a);
+  PlanAndRetire();
+  EXPECT_EQ(scheduler_->Oldest(), a);
+  scheduler_->End(a);
+  EXPECT_EQ(scheduler_->Oldest(), b);
+}
+
+TEST_F(SchedulerTest, PoisonedBlocksAreNotFound) {
+  SchedulerOptions options = kSmall;
+  options.prefix_caching = true;
+  Start(options, 16);
+  Sequence* const a = Add(8);
+  PlanAndRetire();
+  EXPECT_TRUE(pool_->is_published(a->tables[0][0]));
+  scheduler_->Poison(a);
+  scheduler_->End(a);
+  EXPECT_EQ(pool_->num_cached(), 0u);
+  EXPECT_EQ(pool_->num_used(), 0u);
+}
+
+}  // namespace
+}  // namespace pagoda::engine

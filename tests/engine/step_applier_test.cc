@@ -1,0 +1,150 @@
+#include "engine/step_applier.h"
+
+#include <memory>
+
+#include <gtest/gtest.h>
+
+#include "tests/fakes/fake_tokenizer.h"
+
+namespace pagoda::engine {
+namespace {
+
+// One request through a scheduler; results are written by hand.
+class StepApplierTest : public ::testing::Test {
+ protected:
+  StepApplierTest()
+      : pool_(16, 4),
+        scheduler_(
+            {.max_num_seqs = 4, .max_num_batched_tokens = 16, .block_size = 4}, &pool_, &hasher_),
+        outputs_(&metrics_),
+        applier_(&scheduler_, &outputs_, &metrics_) {}
+
+  Sequence* Add(StopParams stop, SamplingParams sampling = {}) {
+    Request request;
+    request.key = RequestKey(live_.size() + 1);
+    request.prompt = {1, 2, 3};
+    request.stop = std::move(stop);
+    request.sampling = sampling;
+    live_.push_back(std::make_unique<LiveRequest>(std::move(request), 100, &tokenizer_));
+    Sequence* const sequence = &live_.back()->sequences[0];
+    sequence->order.arrival = live_.size();
+    scheduler_.Enqueue(sequence);
+    return sequence;
+  }
+
+  internal::v1::StepResult Plan() {
+    scheduler_.Schedule(&step_);
+    step_.id = StepId(++num_steps_);
+    internal::v1::StepResult result;
+    result.set_step_id(num_steps_);
+    return result;
+  }
+
+  absl::Status Apply(const internal::v1::StepResult& result) {
+    return applier_.Apply(step_, result, 1000);
+  }
+
+  const BlockHasher hasher_{"test"};
+  const FakeTokenizer tokenizer_{{"zero", "one", "two", "three", "stop", "five"}};
+  EngineMetrics metrics_;
+  BlockPool pool_;
+  Scheduler scheduler_;
+  OutputBatch outputs_;
+  StepApplier applier_;
+  std::vector<std::unique_ptr<LiveRequest>> live_;
+  ScheduledStep step_;
+  uint64_t num_steps_ = 0;
+};
+
+// B012: a step may give several tokens; those whose text begins after the stop string are nowhere.
+TEST_F(StepApplierTest, B012_TokensAfterTheMatchAreDropped) {
+  SamplingParams sampling;
+  sampling.num_logprobs = 0;
+  Sequence* const sequence = Add({.stop_strings = {"top"}}, sampling);
+  internal::v1::StepResult result = Plan();
+  result.add_sampled_slots(0);
+  result.add_num_tokens(4);
+  for (uint32_t token : {5, 4, 1, 2}) {
+    result.add_token_ids(token);
+    internal::v1::TokenLogprobs* logprobs = result.add_logprobs();
+    logprobs->set_slot(0);
+    logprobs->set_logprob(-1.0f);
+  }
+  ASSERT_TRUE(Apply(result).ok());
+  const std::vector<OutputDelta> deltas = outputs_.Take();
+  ASSERT_EQ(deltas.size(), 1u);
+  EXPECT_EQ(deltas[0].text, "fives");
+  EXPECT_EQ(deltas[0].tokens, (absl::InlinedVector<TokenId, 4>{5, 4}));
+  EXPECT_EQ(deltas[0].logprobs.size(), 2u);
+  EXPECT_EQ(deltas[0].finished->num_completion_tokens, 2);
+  EXPECT_TRUE(deltas[0].last);
+  EXPECT_EQ(sequence->state, SequenceState::kEnded);
+  EXPECT_EQ(metrics_.generation_tokens.value(), 2u);
+  EXPECT_EQ(pool_.num_used(), 0u);
+}
+
+// B042: several tokens in a step do not pass the limit.
+TEST_F(StepApplierTest, B042_SeveralTokensStopAtTheLimit) {
+  Sequence* const sequence = Add({.max_tokens = 3});
+  internal::v1::StepResult result = Plan();
+  result.add_sampled_slots(0);
+  result.add_num_tokens(2);
+  result.add_token_ids(1);
+  result.add_token_ids(2);
+  ASSERT_TRUE(Apply(result).ok());
+  EXPECT_EQ(sequence->output.size(), 2u);
+  // The next step catches up with both.
+  result = Plan();
+  ASSERT_EQ(step_.rows.size(), 1u);
+  EXPECT_EQ(step_.rows[0].num_tokens, 2);
+  result.add_sampled_slots(0);
+  result.add_num_tokens(3);
+  for (uint32_t token : {3, 3, 3}) result.add_token_ids(token);
+  ASSERT_TRUE(Apply(result).ok());
+  EXPECT_EQ(sequence->output.size(), 3u);
+  EXPECT_EQ(outputs_.Take().back().finished->reason, FinishReason::kLength);
+}
+
+TEST_F(StepApplierTest, RefusesResultsThatDoNotAnswerThePlan) {
+  Add({});
+  const internal::v1::StepResult empty = Plan();
+  internal::v1::StepResult good = empty;
+  good.add_sampled_slots(0);
+  good.add_token_ids(1);
+
+  internal::v1::StepResult bad = good;
+  bad.set_step_id(7);
+  EXPECT_EQ(Apply(bad).message(), "result of step 1: step_id is 7, expected 1");
+  EXPECT_TRUE(absl::IsInternal(Apply(empty)));
+  bad = good;
+  bad.add_token_ids(2);
+  EXPECT_EQ(Apply(bad).message(), "result of step 1: size of token_ids is 2, expected 1");
+  bad = good;
+  bad.add_num_tokens(1);
+  bad.add_num_tokens(1);
+  EXPECT_TRUE(absl::IsInternal(Apply(bad)));
+  bad = good;
+  bad.add_sampled_slots(1);
+  bad.add_token_ids(2);
+  EXPECT_TRUE(absl::IsInternal(Apply(bad)));
+  bad = good;
+  bad.set_sampled_slots(0, 3);
+  EXPECT_EQ(Apply(bad).message(), "result of step 1: sampled slot is 3, expected 0");
+}
+
+TEST_F(StepApplierTest, SamplesOfEndedSequencesAreDiscarded) {
+  Sequence* const sequence = Add({});
+  internal::v1::StepResult result = Plan();
+  applier_.Abort(live_[0].get(), FinishReason::kCancelled, absl::CancelledError("x"), 500);
+  EXPECT_EQ(pool_.num_used(), 1u);
+  EXPECT_EQ(outputs_.Take().size(), 1u);
+  result.add_sampled_slots(0);
+  result.add_token_ids(1);
+  ASSERT_TRUE(Apply(result).ok());
+  EXPECT_TRUE(outputs_.empty());
+  EXPECT_TRUE(sequence->output.empty());
+  EXPECT_EQ(pool_.num_used(), 0u);
+}
+
+}  // namespace
+}  // namespace pagoda::engine
