@@ -57,8 +57,9 @@ void AddFlags(CLI::App& command, BenchCommand* bench) {
   command.add_option("--warmup", options.num_warmup_requests, "Requests before, not measured")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command.add_option(
-      "--seed", bench->seed, "Of prompts and sampling (absent: another one each time)");
+  command
+      .add_option("--seed", bench->seed, "Of prompts and sampling (absent: another one each time)")
+      ->check(CLI::NonNegativeNumber);
   command.add_option("--json", bench->json_file, "Write the report to this file as JSON");
 }
 

@@ -264,7 +264,9 @@ void AddSamplingFlags(CLI::App& command, GenerateFlags* flags) {
       ->group(group);
   command.add_option("--presence-penalty", flags->presence_penalty, "In [-2, 2]; 0 is none")
       ->group(group);
-  command.add_option("--seed", flags->seed, "The same seed gives the same tokens")->group(group);
+  command.add_option("--seed", flags->seed, "The same seed gives the same tokens")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
   AddRepeated(command, "--logit-bias", flags->logit_bias, "ID=VALUE, added to the logit of a token")
       ->delimiter(',')
       ->group(group);
