@@ -27,6 +27,7 @@ int Run(int argc, char** argv) {
   RegisterGenerateCommand(app, &exit_code);
   RegisterModelCommand(app, &exit_code);
   RegisterHealthCommand(app, &exit_code);
+  RegisterBenchCommand(app, &exit_code);
   RegisterVersionCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
