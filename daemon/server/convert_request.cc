@@ -173,13 +173,13 @@ engine::StopParams ResolveStop(const v1::StopConditions& in,
   return out;
 }
 
-// Ids that can be asked for are those that have a distribution: the model's vocabulary.
+// Ids that can be asked for are those that have a distribution.
 absl::optional<int32_t> ResolveLogprobs(absl::string_view field,
                                         absl::optional<int32_t> asked,
                                         const ServedModel& model,
                                         FieldChecker* checker) {
   if (!asked.has_value()) return absl::nullopt;
-  const auto most = std::min<int64_t>(model.limits.max_logprobs(), model.config.vocab_size);
+  const auto most = std::min<int64_t>(model.limits.max_logprobs(), model.num_known_ids);
   checker->CheckInt(field, *asked, 0, most);
   return asked;
 }

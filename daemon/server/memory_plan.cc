@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/model/activations.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::daemon {
@@ -15,7 +16,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 // modest; the cache fills it in time.
 constexpr uint64_t kMaxUnaskedCpuPoolBytes = 4096 * kMiB;
 constexpr uint64_t kUnaskedCpuShare = 2;  // one half of what is free
-// Activations of a step, cuBLASLt workspaces and the context of a GPU.
+// cuBLASLt workspaces and the context of a GPU.
 constexpr uint64_t kGpuReserveBytes = 1024 * kMiB;
 constexpr uint64_t kCpuReserveBytes = 64 * kMiB;
 
@@ -36,7 +37,7 @@ uint64_t UnaskedPoolBytes(const MemoryPlanInputs& in,
   // No more than every sequence at its full length can use; `sim` has no memory to run out of.
   const uint64_t useful = full_length_bytes * in.config->engine().max_num_seqs();
   if (worker.device() == "sim") return useful;
-  const uint64_t taken = plan.weight_bytes + plan.reserve_bytes;
+  const uint64_t taken = plan.weight_bytes + plan.activation_bytes + plan.reserve_bytes;
   uint64_t usable = plan.free_memory_bytes;
   if (worker.device() == "cuda") {
     const auto limit = static_cast<uint64_t>(worker.gpu_memory_utilization() *
@@ -52,9 +53,7 @@ uint64_t UnaskedPoolBytes(const MemoryPlanInputs& in,
 
 absl::StatusOr<DType> ResolveDType(const internal::v1::ServerConfig& config,
                                    const engine::ModelConfig& model) {
-  if (config.model().dtype() != "auto") return ParseDType(config.model().dtype());
-  if (config.worker().device() == "cpu" && model.dtype == DType::kFloat16) return DType::kFloat32;
-  return model.dtype;
+  return engine::ResolveDType(config.model().dtype(), model, config.worker().device());
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
@@ -66,6 +65,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
   plan.free_memory_bytes = in.hello->free_memory_bytes();
   const std::string& device = in.config->worker().device();
   if (device != "sim") plan.weight_bytes = engine::WeightBytes(*in.model, in.dtype);
+  plan.activation_bytes = engine::ActivationBytes(*in.config, *in.model, in.dtype);
   if (device != "sim") plan.reserve_bytes = device == "cuda" ? kGpuReserveBytes : kCpuReserveBytes;
 
   const engine::KvSpec spec = SpecOf(*in.model, in.dtype);
@@ -89,12 +89,14 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
 }
 
 std::vector<std::string> MemoryPlan::ToLines() const {
-  return {absl::StrFormat("memory plan: weights %s, KV cache %s, reserve %s; %s of %s free",
-                          FormatBytes(weight_bytes),
-                          FormatBytes(kv.pool_bytes),
-                          FormatBytes(reserve_bytes),
-                          FormatBytes(free_memory_bytes),
-                          FormatBytes(total_memory_bytes)),
+  return {absl::StrFormat(
+              "memory plan: weights %s, activations %s, KV cache %s, reserve %s; %s of %s free",
+              FormatBytes(weight_bytes),
+              FormatBytes(activation_bytes),
+              FormatBytes(kv.pool_bytes),
+              FormatBytes(reserve_bytes),
+              FormatBytes(free_memory_bytes),
+              FormatBytes(total_memory_bytes)),
           absl::StrFormat("KV cache: %d blocks of %d tokens (%s each), %d tokens; %.1f sequences "
                           "of %d tokens at once",
                           kv.num_blocks,

@@ -17,7 +17,8 @@ namespace pagoda::daemon {
 // inputs.
 struct MemoryPlan {
   uint64_t weight_bytes = 0;
-  // Kept free for activations and the device's own needs.
+  uint64_t activation_bytes = 0;
+  // Kept free for the device's own needs.
   uint64_t reserve_bytes = 0;
   engine::KvPoolPlan kv;
   int32_t block_size = 0;

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/server/memory_plan.h"
-#include "engine/model/checkpoint.h"
+#include "engine/model/weight_loader.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/log.h"
 #include "kernels/base/status_macros.h"
@@ -65,7 +65,7 @@ absl::StatusOr<ServedModel> LoadServedModel(internal::v1::ServerConfig* config) 
   // The worker opens the weights again; a broken file is told before a port is taken or a device
   // opened.
   if (!is_dummy && config->worker().device() != "sim") {
-    PAGODA_RETURN_IF_ERROR(engine::Checkpoint::Open(path).status());
+    PAGODA_RETURN_IF_ERROR(engine::OpenModelCheckpoint(path, model.config).status());
   }
   PAGODA_ASSIGN_OR_RETURN(const DType dtype, ResolveDType(*config, model.config));
   config->mutable_model()->set_dtype(std::string(DTypeName(dtype)));
@@ -81,6 +81,7 @@ absl::StatusOr<ServedModel> LoadServedModel(internal::v1::ServerConfig* config) 
   model.num_parameters = engine::NumParameters(model.config);
   model.max_message_bytes = config->front_end().max_message_bytes();
   DeriveModelFacts(&model);
+  config->mutable_model()->set_num_known_ids(static_cast<uint32_t>(model.num_known_ids));
   return model;
 }
 

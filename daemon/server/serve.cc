@@ -223,7 +223,7 @@ absl::Status Daemon::StartEngine() {
   engine_ = std::make_unique<engine::Engine>(
       engine::EngineOptions{.config = config_.engine(),
                             .max_model_len = model_.max_context_tokens,
-                            .vocab_size = model_.config.vocab_size,
+                            .vocab_size = model_.num_known_ids,
                             .num_kv_blocks = model_.num_kv_blocks,
                             .pipe = pool_.get(),
                             .sink = shards_.get(),

@@ -52,6 +52,18 @@ ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limit
   return plan;
 }
 
+uint64_t ActivationBytes(const internal::v1::ServerConfig& config,
+                         const ModelConfig& model,
+                         DType dtype) {
+  if (config.worker().device() == "sim") return 0;
+  const StepLimits limits = {
+      .num_slots = static_cast<int32_t>(config.engine().max_num_seqs()),
+      .max_step_tokens = static_cast<int32_t>(config.engine().max_num_batched_tokens())};
+  // As Backend::ActivationDType says.
+  const DType activation_dtype = config.worker().device() == "cpu" ? DType::kFloat32 : dtype;
+  return PlanActivations(model, limits, activation_dtype).total_bytes;
+}
+
 absl::StatusOr<Activations> Activations::Allocate(kernels::Backend& backend,
                                                   const ActivationPlan& plan) {
   Activations activations;

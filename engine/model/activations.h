@@ -8,6 +8,7 @@
 #include "engine/model/slot_table.h"
 #include "kernels/backend.h"
 #include "kernels/base/dtype.h"
+#include "pagoda/internal/v1/config.pb.h"
 
 namespace pagoda::engine {
 
@@ -33,6 +34,12 @@ struct ActivationPlan {
 // sample at once unless the vocabulary makes that too large; prompt log-probabilities take as many
 // chunks as they need. Pure.
 ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limits, DType dtype);
+
+// Bytes of that plan on the device of the configuration, for weights of `dtype`; what a memory plan
+// needs.
+uint64_t ActivationBytes(const internal::v1::ServerConfig& config,
+                         const ModelConfig& model,
+                         DType dtype);
 
 // The arena.
 class Activations {

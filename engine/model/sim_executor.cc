@@ -74,7 +74,7 @@ absl::StatusOr<internal::v1::ModelReady> SimExecutor::Load(const internal::v1::L
                           MakeStepLimits(config_, model, load.num_kv_blocks()));
   std::vector<TokenId> eos_ids = model.eos_token_ids;
   eos_ids.insert(eos_ids.end(), generation.eos_token_ids.begin(), generation.eos_token_ids.end());
-  ordinary_ids_ = OrdinaryIds(model.vocab_size, eos_ids);
+  ordinary_ids_ = OrdinaryIds(limits.vocab_size, eos_ids);
   slots_.emplace(limits);
   prefixes_.assign(static_cast<size_t>(limits.num_slots), Prefix());
   internal::v1::ModelReady ready;

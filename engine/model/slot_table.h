@@ -17,7 +17,7 @@ struct StepLimits {
   int32_t num_slots = 0;
   int32_t max_step_tokens = 0;  // over all rows of a step
   int32_t max_model_len = 0;    // tokens of a sequence
-  int32_t vocab_size = 0;
+  int32_t vocab_size = 0;       // ids that exist; the model may have rows of padding above them
   int32_t block_size = 0;
   int32_t num_blocks = 0;
 

@@ -1,5 +1,7 @@
 #include "engine/model/step_limits.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
@@ -33,10 +35,12 @@ absl::StatusOr<StepLimits> MakeStepLimits(const internal::v1::ServerConfig& conf
   PAGODA_RETURN_IF_ERROR(Require("num_kv_blocks * engine.block_size",
                                  uint64_t{num_kv_blocks} * engine.block_size(),
                                  INT32_MAX));
+  const int32_t known_ids = static_cast<int32_t>(
+      std::min<uint32_t>(config.model().num_known_ids(), static_cast<uint32_t>(model.vocab_size)));
   return StepLimits{.num_slots = static_cast<int32_t>(engine.max_num_seqs()),
                     .max_step_tokens = static_cast<int32_t>(engine.max_num_batched_tokens()),
                     .max_model_len = static_cast<int32_t>(max_model_len),
-                    .vocab_size = model.vocab_size,
+                    .vocab_size = known_ids != 0 ? known_ids : model.vocab_size,
                     .block_size = static_cast<int32_t>(engine.block_size()),
                     .num_blocks = static_cast<int32_t>(num_kv_blocks)};
 }

@@ -278,6 +278,41 @@ TEST_F(ModelRunnerTest, OnlyAllowedIdsAreSampled) {
   }
 }
 
+// ---- B081: rows of the head that only pad it.
+
+TEST(ModelRunnerPaddingTest, B081_PaddedIdsAreNeverSampled) {
+  constexpr uint32_t kKnownIds = 88;
+  fixtures::ModelFiles model = RandomLlama();
+  fixtures::Random random(9);
+  std::vector<float>& head = model.tensor("lm_head.weight").values;
+  const std::vector<float> noise = random.Normal(static_cast<int64_t>(head.size()), 20.0);
+  for (size_t i = kKnownIds * 48; i < head.size(); ++i) head[i] = noise[i];
+  const fixtures::TemporaryDir dir = fixtures::WriteModelDir(model);
+  const auto sample = [&](uint32_t num_known_ids) {
+    const auto driver =
+        RunnerDriver::Make({.model_dir = dir.path(), .num_known_ids = num_known_ids});
+    EXPECT_TRUE(driver.ok()) << driver.status();
+    std::vector<DrivenSequence> sequences;
+    for (uint32_t i = 0; i < 80; ++i) {
+      DrivenSequence sequence = {.prompt = {i}, .max_tokens = 125, .sampling = GreedySampling()};
+      sequence.sampling.set_temperature(2.0f);
+      sequence.sampling.set_seed(i);
+      sequences.push_back(sequence);
+    }
+    EXPECT_TRUE((*driver)->Run(sequences).ok());
+    int64_t num_padded = 0;
+    for (const DrivenSequence& sequence : sequences) {
+      EXPECT_EQ(sequence.tokens.size(), 125u);
+      num_padded += std::count_if(sequence.tokens.begin(),
+                                  sequence.tokens.end(),
+                                  [](uint32_t token) { return token >= kKnownIds; });
+    }
+    return num_padded;
+  };
+  EXPECT_EQ(sample(kKnownIds), 0);
+  EXPECT_GT(sample(0), 0);  // the noise would win
+}
+
 // ---- B032: logits that are not finite.
 
 TEST(ModelRunnerNanTest, B032_NonFiniteLogitsFailTheirSequenceOnly) {

@@ -52,6 +52,7 @@ absl::StatusOr<std::unique_ptr<RunnerDriver>> RunnerDriver::Make(const DriverOpt
   config.mutable_model()->set_load_format(options.dummy ? internal::v1::LOAD_FORMAT_DUMMY
                                                         : internal::v1::LOAD_FORMAT_SAFETENSORS);
   config.mutable_model()->set_max_model_len(options.max_model_len);
+  config.mutable_model()->set_num_known_ids(options.num_known_ids);
   config.mutable_engine()->set_max_num_seqs(options.max_num_seqs);
   config.mutable_engine()->set_max_num_batched_tokens(options.max_num_batched_tokens);
   config.mutable_engine()->set_block_size(options.block_size);

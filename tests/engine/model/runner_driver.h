@@ -43,6 +43,7 @@ struct DriverOptions {
   uint32_t block_size = 16;
   uint32_t num_blocks = 128;
   uint32_t max_model_len = 0;
+  uint32_t num_known_ids = 0;
   // Plans submitted before the result of the first is taken.
   int steps_in_flight = 2;
 };
