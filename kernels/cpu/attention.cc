@@ -35,10 +35,10 @@ absl::Status RopeKvWrite(Context& context, const RopeKvWriteParams& params) {
   const KvCacheView& cache = params.cache;
   const bool rotates = params.cos_sin != nullptr && params.rotary_dim > 0;
   for (int32_t row = 0; row < batch.num_rows; ++row) {
-    if (batch.kv_slots[row] < 0 || batch.kv_slots[row] / cache.block_size >= cache.num_blocks) {
+    if (batch.kv_slots[row] < -1 || batch.kv_slots[row] / cache.block_size >= cache.num_blocks) {
       return RequireBetween(absl::StrCat("RopeKvWrite.batch.kv_slots[", row, "]"),
                             batch.kv_slots[row],
-                            0,
+                            -1,
                             cache.num_blocks * cache.block_size - 1);
     }
     if (rotates && (batch.positions[row] < 0 || batch.positions[row] >= params.max_positions)) {
@@ -61,6 +61,7 @@ absl::Status RopeKvWrite(Context& context, const RopeKvWriteParams& params) {
         context.kernels.rotate_head(qkv + h * d, cos, sin, params.rotary_dim);
       }
     }
+    if (batch.kv_slots[row] < 0) return;
     const int64_t block = batch.kv_slots[row] / cache.block_size;
     const int64_t slot = batch.kv_slots[row] % cache.block_size;
     for (int64_t h = 0; h < cache.num_kv_heads; ++h) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/sample_row.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace pagoda::kernels::cpu {
@@ -30,12 +31,16 @@ class Scratch {
 // What every op needs: kernels, threads, scratch. Owned by the backend; thread-compatible.
 struct Context {
   Context(const KernelTable& table, int num_threads)
-      : kernels(table), pool(num_threads), thread_scratch(num_threads) {}
+      : kernels(table),
+        pool(num_threads),
+        thread_scratch(num_threads),
+        row_samplers(num_threads, RowSampler(table.sample)) {}
 
   const KernelTable& kernels;
   ThreadPool pool;
-  Scratch shared_scratch;               // caller's, read by all threads of an op
-  std::vector<Scratch> thread_scratch;  // one a thread
+  Scratch shared_scratch;                // caller's, read by all threads of an op
+  std::vector<Scratch> thread_scratch;   // one a thread
+  std::vector<RowSampler> row_samplers;  // one a thread
 
   // Calls function(begin, end, thread_idx) for contiguous parts of [0, total) on the pool, or on
   // this thread alone where the whole work is smaller than waking others is worth. `total_cost` is

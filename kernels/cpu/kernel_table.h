@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/sample_kernels.h"
 
 // What the per-ISA files export: single-threaded kernels over plain arrays. The ops of this folder
 // validate, divide the work among threads and call them. Nothing here may include headers with
@@ -82,11 +83,6 @@ inline constexpr int64_t AttentionStateFloats(int32_t head_dim) {
   return (head_dim + 15) / 16 * 16 + 16;
 }
 
-struct SampleScan {
-  float max = 0.0f;
-  bool has_nan = false;
-};
-
 struct KernelTable {
   Isa isa = Isa::kScalar;
 
@@ -124,6 +120,8 @@ struct KernelTable {
   // Elements [first_index, first_index + count) of the stream that kernels/ops/normal.h defines,
   // times stddev.
   void (*fill_normal)(uint64_t seed, uint64_t first_index, int64_t count, float stddev, float* out);
+
+  SampleKernels sample;
 };
 
 const KernelTable& ScalarKernels();

@@ -5,6 +5,7 @@
 #include "kernels/cpu/elementwise_inl.h"
 #include "kernels/cpu/gemm_inl.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/sample_inl.h"
 
 namespace pagoda::kernels::cpu {
 namespace {
@@ -23,6 +24,12 @@ constexpr KernelTable MakeTable(Isa isa) {
   table.rotate_head = RotateHead;
   table.store_kv = StoreKv;
   table.fill_normal = FillNormal;
+  table.sample = {.scan = ScanRow,
+                  .sum_exp = SumExp,
+                  .mass_by_bin = MassByBin,
+                  .collect = CollectRow,
+                  .count_before = CountBefore,
+                  .race = RaceRow};
   return table;
 }
 

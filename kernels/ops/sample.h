@@ -39,6 +39,12 @@ struct PenaltyEntry {
 // repetition, frequency, presence penalties -> greedy, or temperature -> min_p -> top_k -> top_p -> typical_p ->
 // Gumbel-max. A pure function of (logits, row): independent of other rows.
 //
+// One order of tokens, (logit descending, id ascending), settles every tie: top_k keeps exactly its first k; min_p keeps
+// those at least min_p times as probable as the first; top_p keeps its shortest prefix whose share of what top_k and
+// min_p left reaches top_p; ranks and top entries count in it. typical_p keeps, by |-log p - entropy| ascending and id, the
+// shortest prefix whose share of what top_p left reaches typical_p. Each filter keeps at least one token. An
+// id outside the vocabulary in one of the lists is passed over; equal ids in a list of biases add up.
+//
 // Random numbers: Philox-4x32-10 with key = seed and counter = (position, token / 4), word token % 4 (kernels/ops/philox.h),
 // so that any backend draws the same noise for the same token.
 struct SampleParams {
@@ -57,15 +63,18 @@ struct SampleParams {
 
   int32_t* last_tokens = nullptr;           // [num_slots]
   int64_t num_slots = 0;
-  int32_t* tokens = nullptr;                // [rows]; kNonFinite where a logit is NaN or every logit is -inf
+  // [rows]; kNonFinite where a logit is NaN or +inf, or every logit is -inf (after masks too, where they count).
+  int32_t* tokens = nullptr;
   float* logprobs = nullptr;                // [rows], of the sampled or target token
   int32_t* ranks = nullptr;                 // [rows], 1 = most probable
-  int32_t* top_ids = nullptr;               // [rows, max_top], best first, lowest id on ties
-  float* top_logprobs = nullptr;            // [rows, max_top]
+  // [rows, max_top], the first num_logprobs (or as many as are not -inf) set, kNoTopEntry and -inf after them.
+  int32_t* top_ids = nullptr;
+  float* top_logprobs = nullptr;
   int32_t max_top = 0;
 };
 
 inline constexpr int32_t kNonFinite = -1;
+inline constexpr int32_t kNoTopEntry = -1;
 
 absl::Status Validate(const SampleParams& params);
 

@@ -376,7 +376,7 @@ TEST_P(AttentionTest, RopeRotatesAndWritesThePool) {
     bad.kv_slots = bad_slots.data();
     params.batch = &bad;
     EXPECT_EQ(backend_->RopeKvWrite(params).message(),
-              "RopeKvWrite.batch.kv_slots[1] is 12; expected 0 to 11");
+              "RopeKvWrite.batch.kv_slots[1] is 12; expected -1 to 11");
   }
 }
 

@@ -11,7 +11,8 @@
 
 namespace pagoda::kernels {
 
-// What a test runs on: each instruction set this processor has, with one thread and with several.
+// What a test runs on: each instruction set this processor has, and the best one with several
+// threads.
 struct BackendCase {
   std::string isa;
   int threads = 1;
@@ -20,9 +21,9 @@ struct BackendCase {
 inline std::vector<BackendCase> AllBackendCases() {
   std::vector<BackendCase> cases;
   for (const char* isa : {"scalar", "avx2", "avx512", "avx512_bf16"}) {
-    if (!OpenBackend("cpu", {.cpu_threads = 1, .cpu_isa = isa}).ok()) continue;
-    for (const int threads : {1, 3}) cases.push_back({isa, threads});
+    if (OpenBackend("cpu", {.cpu_threads = 1, .cpu_isa = isa}).ok()) cases.push_back({isa, 1});
   }
+  cases.push_back({cases.back().isa, 3});
   return cases;
 }
 

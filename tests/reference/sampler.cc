@@ -82,7 +82,9 @@ std::vector<double> Filtered(const std::vector<double>& logits, const SamplerRow
     for (const double v : p) entropy -= v > 0 ? v * std::log(v) : 0.0;
     std::vector<int32_t> order = Kept(z);
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return std::abs(-std::log(p[a]) - entropy) < std::abs(-std::log(p[b]) - entropy);
+      const double da = std::abs(-std::log(p[a]) - entropy),
+                   db = std::abs(-std::log(p[b]) - entropy);
+      return da != db ? da < db : a < b;
     });
     KeepMass(order, p, row.typical_p, &z);
   }
@@ -128,22 +130,16 @@ std::vector<double> Distribution(const std::vector<double>& logits, const Sample
   return Softmax(Filtered(logits, row));
 }
 
-int32_t Draw(const std::vector<double>& logits, const SamplerRow& row) {
-  const std::vector<double> z = Filtered(logits, row);
-  int32_t best = -1;
-  double best_score = kMinusInfinity;
-  for (int32_t id = 0; id < static_cast<int32_t>(z.size()); ++id) {
+std::vector<double> NoisyLogits(const std::vector<double>& logits, const SamplerRow& row) {
+  std::vector<double> z = Filtered(logits, row);
+  for (size_t id = 0; id < z.size(); ++id) {
     if (z[id] == kMinusInfinity) continue;
     const std::vector<uint32_t> words =
-        Philox(row.seed, static_cast<uint64_t>(row.position), static_cast<uint64_t>(id / 4));
+        Philox(row.seed, static_cast<uint64_t>(row.position), id / 4);
     const double uniform = ((words[id % 4] >> 9) + 0.5) / 8388608.0;
-    const double score = z[id] - std::log(-std::log(uniform));
-    if (best < 0 || score > best_score) {
-      best = id;
-      best_score = score;
-    }
+    z[id] -= std::log(-std::log(uniform));
   }
-  return best;
+  return z;
 }
 
 }  // namespace pagoda::reference

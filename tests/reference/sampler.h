@@ -36,7 +36,8 @@ std::vector<double> ProcessedLogits(const std::vector<double>& logits, const Sam
 // The distribution that a token is drawn from; greedy gives all to one id.
 std::vector<double> Distribution(const std::vector<double>& logits, const SamplerRow& row);
 
-// The token of (seed, position): Gumbel-max over the ids that Distribution gives a probability.
-int32_t Draw(const std::vector<double>& logits, const SamplerRow& row);
+// What Gumbel-max takes the largest of: filtered logits, scaled by the temperature, plus the noise
+// of (seed, position); -inf where an id is out. `seed` and `position` decide the noise alone.
+std::vector<double> NoisyLogits(const std::vector<double>& logits, const SamplerRow& row);
 
 }  // namespace pagoda::reference
