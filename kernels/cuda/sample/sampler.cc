@@ -42,8 +42,12 @@ absl::Status Sampler::Run(const SampleParams& params) {
     (IsStreamRow(params.host_row_params[i]) ? any_stream : any_select) = true;
   }
   if (any_stream) PAGODA_RETURN_IF_ERROR(LaunchSampleStream(context_, params, states_));
-  if (any_select) PAGODA_RETURN_IF_ERROR(LaunchSampleSelect(context_, params));
-  return absl::OkStatus();
+  if (!any_select) return absl::OkStatus();
+  if (params.vocab_size != counted_vocab_size_) {
+    PAGODA_ASSIGN_OR_RETURN(num_clusters_, CountSelectClusters(context_, params.vocab_size));
+    counted_vocab_size_ = params.vocab_size;
+  }
+  return LaunchSampleSelect(context_, params, num_clusters_);
 }
 
 }  // namespace pagoda::kernels::cuda

@@ -33,12 +33,21 @@ class Sampler {
   // ---- Constant.
   const DeviceContext& context_;
   SampleRowState* states_ = nullptr;  // [kMaxRows], device
+  // ---- State: what CountSelectClusters said last.
+  int32_t counted_vocab_size_ = 0;
+  int num_clusters_ = 0;
 };
 
 // Launchers of the two kernels; each skips the rows that are the other's.
 absl::Status LaunchSampleStream(const DeviceContext& context,
                                 const SampleParams& params,
                                 SampleRowState* states);
-absl::Status LaunchSampleSelect(const DeviceContext& context, const SampleParams& params);
+absl::Status LaunchSampleSelect(const DeviceContext& context,
+                                const SampleParams& params,
+                                int num_clusters);
+
+// Clusters of SelectKernel that are resident at once; UNIMPLEMENTED if the vocabulary does not fit
+// in one.
+absl::StatusOr<int> CountSelectClusters(const DeviceContext& context, int32_t vocab_size);
 
 }  // namespace pagoda::kernels::cuda

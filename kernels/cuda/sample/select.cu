@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/sample/cluster_row.cuh"
 #include "kernels/cuda/sample/sampler.h"
@@ -206,37 +207,71 @@ __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kSelect
 
 }  // namespace
 
-absl::Status LaunchSampleSelect(const DeviceContext& context, const SampleParams& params) {
-  constexpr int kAlign = kClusterBlocks * 32;
-  const int64_t chunk = (int64_t{params.vocab_size} + kAlign - 1) / kAlign * 32;
-  const size_t shared_bytes = ClusterRow::SharedBytes(static_cast<int32_t>(chunk));
-  if (shared_bytes + 128 > static_cast<size_t>(context.max_block_shared_bytes)) {
+namespace {
+
+int32_t ChunkOf(int32_t vocab_size) {
+  constexpr int64_t kAlign = kClusterBlocks * 32;
+  return static_cast<int32_t>((vocab_size + kAlign - 1) / kAlign * 32);
+}
+
+}  // namespace
+
+absl::StatusOr<int> CountSelectClusters(const DeviceContext& context, int32_t vocab_size) {
+  const size_t shared_bytes = ClusterRow::SharedBytes(ChunkOf(vocab_size));
+  constexpr size_t kStaticBytes = 128;
+  if (shared_bytes + kStaticBytes > static_cast<size_t>(context.max_block_shared_bytes)) {
     return UnsupportedError(
         "sample",
         absl::StrCat("filters and log-probabilities over a vocabulary of ",
-                     params.vocab_size,
+                     vocab_size,
                      " tokens; at most about 420,000 fit in the shared memory of a cluster"));
   }
+  PAGODA_RETURN_IF_ERROR(
+      CudaStatus(cudaFuncSetAttribute(SelectKernel,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shared_bytes)),
+                 "cudaFuncSetAttribute",
+                 "sample_select"));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = kClusterBlocks;
+  config.blockDim = kSelectThreads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = context.stream;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = kClusterBlocks;
+  cluster.val.clusterDim.y = 1;
+  cluster.val.clusterDim.z = 1;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  PAGODA_RETURN_IF_ERROR(
+      CudaStatus(cudaOccupancyMaxActiveClusters(&clusters, SelectKernel, &config),
+                 "cudaOccupancyMaxActiveClusters",
+                 "sample_select"));
+  if (clusters == 0) {
+    return UnsupportedError("sample", "no cluster of eight blocks fits on the device");
+  }
+  return clusters;
+}
+
+absl::Status LaunchSampleSelect(const DeviceContext& context,
+                                const SampleParams& params,
+                                int num_clusters) {
   if (params.max_top > kListCapacity) {
     return UnsupportedError("sample",
                             absl::StrCat(params.max_top, " top entries; at most ", kListCapacity));
   }
-  // As many clusters as are resident at once, three blocks an SM at most; 1 KB of each is the
-  // runtime's.
-  const int64_t blocks_per_sm = std::clamp<int64_t>(
-      (context.max_block_shared_bytes + 1024) / static_cast<int64_t>(shared_bytes + 1024 + 128),
-      1,
-      3);
-  const int64_t resident = context.num_sms * blocks_per_sm / kClusterBlocks;
-  const auto clusters = static_cast<unsigned>(std::min(params.rows, resident));
+  const int32_t chunk = ChunkOf(params.vocab_size);
+  const auto clusters = static_cast<unsigned>(std::min<int64_t>(params.rows, num_clusters));
   return Launch(context,
                 {.kernel = "sample_select",
                  .grid = clusters * kClusterBlocks,
                  .block = kSelectThreads,
-                 .shared_bytes = shared_bytes},
+                 .shared_bytes = ClusterRow::SharedBytes(chunk)},
                 SelectKernel,
                 params,
-                static_cast<int32_t>(chunk));
+                chunk);
 }
 
 }  // namespace pagoda::kernels::cuda
