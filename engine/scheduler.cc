@@ -227,7 +227,7 @@ bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
   int32_t max_shared_tokens = live.is_prompt_only ? num_tokens : num_tokens - 1;
   const bool skips_cache = sequence->index == 0 && !live.has_prompt_logprobs();
   if (skips_cache) max_shared_tokens = std::min(max_shared_tokens, live.num_prompt_logprobs_known);
-  FindSharedBlocks(sequence, max_shared_tokens / options_.block_size);
+  FindSharedBlocks(*sequence, max_shared_tokens / options_.block_size);
 
   const uint32_t num_shared = static_cast<uint32_t>(shared_.size());
   const int32_t num_shared_tokens = static_cast<int32_t>(num_shared * block_size_);
@@ -259,6 +259,7 @@ bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
   sequence->num_computed = num_shared_tokens;
   sequence->num_confirmed = 0;
   sequence->num_published_blocks = static_cast<int32_t>(num_shared);
+  sequence->published_hash = shared_hash_;
   sequence->num_admission_tokens = num_tokens;
   sequence->num_reserved_blocks = num_fresh;
   num_reserved_ += num_fresh;
@@ -271,49 +272,44 @@ bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
   return true;
 }
 
-void Scheduler::FindSharedBlocks(Sequence* sequence, int32_t max_blocks) {
+void Scheduler::FindSharedBlocks(const Sequence& sequence, int32_t max_blocks) {
+  const LiveRequest& live = *sequence.request;
   shared_.clear();
+  shared_hash_ = live.root_hash;
   if (options_.prefix_caching) {
     for (int32_t i = 0; i < max_blocks; ++i) {
-      const auto block = pool_->Find(ContentOf(sequence, i));
+      const PrefixIndex::Content content = ContentOf(sequence, i, shared_hash_);
+      const auto block = pool_->Find(content);
       if (!block.has_value()) break;
       shared_.push_back(*block);
+      shared_hash_ = content.hash;
     }
   }
   // Siblings share by reference what the first sequence has computed, cached or not.
-  const LiveRequest& live = *sequence->request;
   const Sequence& first = live.sequences[0];
-  if (&first == sequence || !live.prompt_is_done || first.state != SequenceState::kRunning) return;
+  if (&first == &sequence || !live.prompt_is_done || first.state != SequenceState::kRunning) return;
   const int32_t num_blocks = std::min(
       max_blocks, std::min(first.num_confirmed, live.num_prompt_tokens) / options_.block_size);
   if (num_blocks <= static_cast<int32_t>(shared_.size())) return;
   shared_.assign(first.tables[0].begin(), first.tables[0].begin() + num_blocks);
+  if (options_.prefix_caching) shared_hash_ = live.prompt_hashes[num_blocks - 1];
 }
 
-PrefixIndex::Content Scheduler::ContentOf(Sequence* sequence, int32_t block_idx) {
-  const LiveRequest& live = *sequence->request;
-  const int32_t num_prompt_hashes = static_cast<int32_t>(live.prompt_hashes.size());
+PrefixIndex::Content Scheduler::ContentOf(const Sequence& sequence,
+                                          int32_t block_idx,
+                                          const BlockHash& parent) {
+  const LiveRequest& live = *sequence.request;
   const int32_t begin = block_idx * options_.block_size;
-  const auto hash_at = [&](int32_t i) -> const BlockHash& {
-    if (i < 0) return live.root_hash;
-    return i < num_prompt_hashes ? live.prompt_hashes[i]
-                                 : sequence->output_hashes[i - num_prompt_hashes];
-  };
-  PrefixIndex::Content content;
+  PrefixIndex::Content content = {.parent = parent};
   if (begin + options_.block_size <= live.num_prompt_tokens) {
     content.tokens = absl::MakeConstSpan(live.request.prompt).subspan(begin, block_size_);
-  } else {
-    block_tokens_.clear();
-    for (uint32_t i = 0; i < block_size_; ++i)
-      block_tokens_.push_back(TokenAt(*sequence, begin + i));
-    content.tokens = block_tokens_;
+    content.hash = live.prompt_hashes[block_idx];
+    return content;
   }
-  content.parent = hash_at(block_idx - 1);
-  // Blocks are asked for in order, so at most the last one's hash is missing.
-  if (block_idx - num_prompt_hashes == static_cast<int32_t>(sequence->output_hashes.size())) {
-    sequence->output_hashes.push_back(hasher_->Chain(content.parent, content.tokens));
-  }
-  content.hash = hash_at(block_idx);
+  block_tokens_.clear();
+  for (uint32_t i = 0; i < block_size_; ++i) block_tokens_.push_back(TokenAt(sequence, begin + i));
+  content.tokens = block_tokens_;
+  content.hash = hasher_->Chain(parent, content.tokens);
   return content;
 }
 
@@ -337,8 +333,11 @@ void Scheduler::PublishFullBlocks(Sequence* sequence) {
   for (; sequence->num_published_blocks < num_full; ++sequence->num_published_blocks) {
     const BlockId block = table[sequence->num_published_blocks];
     // Blocks that came from the cache, or from a sibling, may be there already.
-    if (pool_->is_published(block)) continue;
-    pool_->Publish(block, ContentOf(sequence, sequence->num_published_blocks));
+    pool_->PrefetchForPublish(block);
+    const PrefixIndex::Content content =
+        ContentOf(*sequence, sequence->num_published_blocks, sequence->published_hash);
+    sequence->published_hash = content.hash;
+    if (!pool_->is_published(block)) pool_->Publish(block, content);
   }
 }
 

@@ -108,11 +108,14 @@ class Scheduler {
   bool MayPass(const Sequence& sequence) const;
   // Blocks for admission that no one was promised; those who run keep one each to grow into.
   int64_t NumBlocksForAdmission() const;
-  // Fills shared_ with the blocks that hold the sequence's first tokens already.
-  void FindSharedBlocks(Sequence* sequence, int32_t max_blocks);
-  // Content of the sequence's i-th block; valid until the next call. REQUIRES: its tokens are
-  // known.
-  PrefixIndex::Content ContentOf(Sequence* sequence, int32_t block_idx);
+  // Fills shared_ with the blocks that hold the sequence's first tokens already; shared_hash_ is
+  // the last one's.
+  void FindSharedBlocks(const Sequence& sequence, int32_t max_blocks);
+  // Content of the block_idx-th block after one with the hash `parent`; valid until the next call.
+  // REQUIRES: its tokens are known.
+  PrefixIndex::Content ContentOf(const Sequence& sequence,
+                                 int32_t block_idx,
+                                 const BlockHash& parent);
 
   void PublishFullBlocks(Sequence* sequence);
   // No longer running nor waiting: what it holds goes now or with its last row in flight.
@@ -141,6 +144,7 @@ class Scheduler {
   int32_t budget_ = 0;
   std::vector<Candidate> candidates_;
   std::vector<BlockId> shared_;
+  BlockHash shared_hash_;
   std::vector<TokenId> block_tokens_;
 };
 

@@ -11,6 +11,7 @@
 #include "engine/output.h"
 #include "engine/request.h"
 #include "engine/stop_checker.h"
+#include "engine/token_list.h"
 
 namespace pagoda::engine {
 
@@ -77,11 +78,12 @@ struct Sequence {
   // Of group 0: how many, from the first, are in the prefix index or came from it.
   int32_t num_published_blocks = 0;
   uint32_t num_reserved_blocks = 0;  // promised by admission and not yet taken
+  BlockHash published_hash;          // of the last of the published blocks, or the root
   std::optional<SlotId> slot;
   absl::InlinedVector<BlockTable, kNumKvGroups> tables;
 
   // ---- StepApplier
-  std::vector<TokenId> output;
+  TokenList output;
   StopChecker stop_checker;
   bool has_delta = false;  // its first one is out, and with it what a request says once
   int64_t last_token_ns = 0;
@@ -117,7 +119,8 @@ struct LiveRequest {
   std::vector<BlockHash> prompt_hashes;  // of the prompt's full blocks; empty: no prefix caching
 
   // ---- Engine thread
-  std::vector<Sequence> sequences;  // as many as are drawn; never resized
+  // As many as are drawn; never resized. A single one lies beside its request, in the same page.
+  absl::InlinedVector<Sequence, 1> sequences;
   int32_t num_ended = 0;
   bool prompt_is_done = false;  // computed and applied: siblings may share its blocks
   bool has_started = false;     // RequestStarted is out

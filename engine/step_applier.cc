@@ -13,16 +13,6 @@ using internal::v1::StepResult;
 // Rows ahead: enough work to hide a read from memory.
 constexpr size_t kPrefetchDistance = 4;
 
-// Loads a sequence well ahead, then what only it can name: where its next token goes.
-void Prefetch(const ScheduledStep& step, size_t row_idx) {
-  const size_t far = row_idx + 2 * kPrefetchDistance;
-  if (far < step.rows.size()) PrefetchSequence(step.rows[far].sequence);
-  const size_t near = row_idx + kPrefetchDistance;
-  if (near >= step.rows.size()) return;
-  const std::vector<TokenId>& output = step.rows[near].sequence->output;
-  __builtin_prefetch(output.data() + output.size(), 1);
-}
-
 double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 // Rows are few and this is asked rarely (prompt log-probabilities, failures), so no map is kept.
@@ -77,7 +67,9 @@ absl::Status StepApplier::Apply(const ScheduledStep& step,
   outputs_->Reserve(step.rows.size());
   Cursor cursor;
   for (size_t i = 0; i < step.rows.size(); ++i) {
-    Prefetch(step, i);
+    if (i + kPrefetchDistance < step.rows.size()) {
+      PrefetchSequence(step.rows[i + kPrefetchDistance].sequence);
+    }
     const ScheduledRow& row = step.rows[i];
     scheduler_->RetireRow(row);
     if (row.is_prefill || row.sequence->output.empty()) CompletePrompt(row, now_ns);

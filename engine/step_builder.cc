@@ -5,9 +5,10 @@
 namespace pagoda::engine {
 namespace {
 
-void AddIds(const std::vector<TokenId>& ids, google::protobuf::RepeatedField<uint32_t>* out) {
+template <typename Ids>
+void AddIds(const Ids& ids, google::protobuf::RepeatedField<uint32_t>* out) {
   out->Reserve(out->size() + static_cast<int>(ids.size()));
-  for (TokenId id : ids) out->AddAlreadyReserved(static_cast<uint32_t>(id));
+  for (size_t i = 0; i < ids.size(); ++i) out->AddAlreadyReserved(static_cast<uint32_t>(ids[i]));
 }
 
 // EOS and stop ids, each once. A tokenizer may name an EOS beyond the model's vocabulary; that is

@@ -21,7 +21,7 @@ bool Contains(const StopRules::IdList& sorted_ids, TokenId id) {
 StopRules::StopRules(const StopParams& params, int32_t max_output_tokens)
     : eos_token_ids(params.ignore_eos ? IdList() : Sorted(params.eos_token_ids)),
       stop_token_ids(Sorted(params.stop_token_ids)),
-      stop_strings(params.stop_strings),
+      stop_strings(params.stop_strings.begin(), params.stop_strings.end()),
       include_stop(params.include_stop),
       min_tokens(params.min_tokens),
       max_output_tokens(max_output_tokens) {}

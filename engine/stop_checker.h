@@ -23,7 +23,7 @@ struct StopRules {
 
   IdList eos_token_ids;   // sorted; empty under ignore_eos
   IdList stop_token_ids;  // sorted
-  std::vector<std::string> stop_strings;
+  absl::InlinedVector<std::string, 2> stop_strings;
   bool include_stop;
   int32_t min_tokens;
   int32_t max_output_tokens;  // of max_tokens and the context, the smaller

@@ -31,6 +31,8 @@ class BlockPool {
 
   // The block's content is complete and may be shared. REQUIRES: used, not published.
   void Publish(BlockId block, const PrefixIndex::Content& content);
+  // Publish(block) follows soon: loads what it writes.
+  void PrefetchForPublish(BlockId block) const { index_.Prefetch(block); }
   // The block's content must not be found again. No-op for a block that is not published.
   void Unpublish(BlockId block);
   // A used or cached block with this content.

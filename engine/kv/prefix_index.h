@@ -28,6 +28,10 @@ class PrefixIndex {
 
   // REQUIRES: !Contains(block).
   void Insert(BlockId block, const Content& content);
+  void Prefetch(BlockId block) const {
+    __builtin_prefetch(&entries_[block.value()], 1);
+    __builtin_prefetch(&tokens_[static_cast<size_t>(block.value()) * block_size_], 1);
+  }
   // A block with this content, if any.
   absl::optional<BlockId> Find(const Content& content) const;
   bool Contains(BlockId block) const { return entries_[block.value()].is_listed; }

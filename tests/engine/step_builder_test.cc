@@ -38,7 +38,7 @@ TEST(StepBuilderTest, WritesANewSequence) {
   Sequence& sequence = live.sequences[1];
   sequence.slot = SlotId(3);
   sequence.tables[0] = {BlockId(7), BlockId(2)};
-  sequence.output = {8};
+  sequence.output.push_back(8);
   ScheduledStep step;
   step.id = StepId(12);
   step.released_slots = {SlotId(1)};
