@@ -74,10 +74,17 @@ absl::Status StepApplier::Apply(const ScheduledStep& step,
     scheduler_->RetireRow(row);
     if (row.is_prefill || row.sequence->output.empty()) CompletePrompt(row, now_ns);
     if (!row.samples) continue;
-    if (result.failed_slots_size() > 0 && IsFailed(result, row.slot.value())) continue;
+    // A slot may have failed at a prompt position and still have a sample, which nobody reads.
+    const bool is_next = cursor.sampled < result.sampled_slots_size() &&
+                         result.sampled_slots(cursor.sampled) == row.slot.value();
+    if (!is_next && IsFailed(result, row.slot.value())) continue;
     if (absl::Status status = ApplySample(row, result, now_ns, &cursor); !status.ok()) {
       return status;
     }
+  }
+  if (cursor.sampled != result.sampled_slots_size()) {
+    return BadStepResultError(
+        step.id.value(), "size of sampled_slots", result.sampled_slots_size(), cursor.sampled);
   }
   FlushInterToken();
   metrics_->generation_tokens.Add(std::exchange(num_generated_, 0));
@@ -95,14 +102,6 @@ absl::Status StepApplier::CheckShape(const ScheduledStep& step, const StepResult
   for (uint32_t n : result.num_tokens()) num_tokens += n;
   if (result.token_ids_size() != num_tokens) {
     return BadStepResultError(id, "size of token_ids", result.token_ids_size(), num_tokens);
-  }
-  int num_expected = 0;
-  for (const ScheduledRow& row : step.rows) {
-    if (!row.samples) continue;
-    num_expected += result.failed_slots_size() > 0 && IsFailed(result, row.slot.value()) ? 0 : 1;
-  }
-  if (num_sampled != num_expected) {
-    return BadStepResultError(id, "size of sampled_slots", num_sampled, num_expected);
   }
   return absl::OkStatus();
 }
@@ -132,6 +131,10 @@ absl::Status StepApplier::ApplySample(const ScheduledRow& row,
                                       int64_t now_ns,
                                       Cursor* cursor) {
   const uint32_t slot = row.slot.value();
+  if (cursor->sampled >= result.sampled_slots_size()) {
+    return BadStepResultError(
+        result.step_id(), "size of sampled_slots", cursor->sampled, cursor->sampled + 1);
+  }
   if (result.sampled_slots(cursor->sampled) != slot) {
     return BadStepResultError(
         result.step_id(), "sampled slot", result.sampled_slots(cursor->sampled), slot);

@@ -132,6 +132,31 @@ TEST_F(StepApplierTest, RefusesResultsThatDoNotAnswerThePlan) {
   EXPECT_EQ(Apply(bad).message(), "result of step 1: sampled slot is 3, expected 0");
 }
 
+TEST_F(StepApplierTest, AFailedSlotMayHaveASampleOrNone) {
+  for (const bool has_sample : {true, false}) {
+    Add({});
+    Add({});
+    internal::v1::StepResult result = Plan();
+    ASSERT_EQ(step_.rows.size(), 2u);
+    const uint32_t bad = step_.rows[0].slot.value(), good = step_.rows[1].slot.value();
+    result.add_failed_slots(bad);
+    if (has_sample) {
+      result.add_sampled_slots(bad);
+      result.add_token_ids(1);
+    }
+    result.add_sampled_slots(good);
+    result.add_token_ids(2);
+    ASSERT_TRUE(Apply(result).ok());
+    const std::vector<OutputDelta> deltas = outputs_.Take();
+    ASSERT_EQ(deltas.size(), 2u);
+    EXPECT_TRUE(absl::IsInternal(deltas[0].finished->status));
+    EXPECT_TRUE(deltas[0].tokens.empty());
+    EXPECT_EQ(deltas[1].tokens.size(), 1u);
+    applier_.Abort(live_.back().get(), FinishReason::kCancelled, absl::CancelledError("x"), 1);
+    outputs_.Take();
+  }
+}
+
 TEST_F(StepApplierTest, SamplesOfEndedSequencesAreDiscarded) {
   Sequence* const sequence = Add({});
   internal::v1::StepResult result = Plan();
