@@ -12,6 +12,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/status_macros.h"
 #include "parallel/frame_channel.h"
+#include "parallel/spin_governor.h"
 
 namespace pagoda::parallel {
 namespace {
@@ -23,8 +24,6 @@ using internal::v1::StepPlan;
 using internal::v1::WorkerRequest;
 using internal::v1::WorkerResponse;
 
-// After the last news: how long to look without sleeping for the next plan or the end of a step.
-constexpr int64_t kSpinNs = 50'000;
 // A step that has run for t is looked at again after t / 32, within these bounds: its end is seen
 // at most 3 % late, and a long step costs little.
 constexpr int64_t kStepPollShare = 32;
@@ -58,6 +57,7 @@ class WorkerLoop {
   absl::StatusOr<bool> AnswerStep();
   absl::Status CheckState(bool ok, absl::string_view request, absl::string_view expected) const;
   void WaitForNews(int64_t last_news_ns);
+  void WaitForRequest();
 
   FrameChannel channel_;
   const StepExecutorFactory& make_executor_;
@@ -67,6 +67,7 @@ class WorkerLoop {
   bool shutdown_ = false;
   int num_steps_in_flight_ = 0;
   uint64_t last_step_id_ = 0;
+  SpinGovernor spin_governor_;
   WorkerRequest request_;
   WorkerResponse response_;
 };
@@ -94,13 +95,19 @@ absl::Status WorkerLoop::Run() {
 }
 
 void WorkerLoop::WaitForNews(int64_t last_news_ns) {
+  if (num_steps_in_flight_ == 0) return WaitForRequest();
   const int64_t quiet_ns = clock_.NowNs() - last_news_ns;
-  if (num_steps_in_flight_ > 0) {
-    if (quiet_ns < kSpinNs) return;
-    channel_.Wait(std::clamp(quiet_ns / kStepPollShare, kMinStepPollNs, kMaxStepPollNs));
-  } else if (!channel_.Spin(kSpinNs - quiet_ns)) {
-    channel_.Wait(std::numeric_limits<int64_t>::max());
+  if (quiet_ns < SpinGovernor::kSpinNs) return;
+  channel_.Wait(std::clamp(quiet_ns / kStepPollShare, kMinStepPollNs, kMaxStepPollNs));
+}
+
+void WorkerLoop::WaitForRequest() {
+  if (spin_governor_.ShouldSpin()) {
+    const bool succeeded = channel_.Spin(SpinGovernor::kSpinNs);
+    spin_governor_.Report(succeeded);
+    if (succeeded) return;
   }
+  channel_.Wait(std::numeric_limits<int64_t>::max());
 }
 
 absl::Status WorkerLoop::HandleRequest() {

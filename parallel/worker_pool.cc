@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "parallel/frame_channel.h"
+#include "parallel/spin_governor.h"
 #include "parallel/worker_process.h"
 
 namespace pagoda::parallel {
@@ -37,12 +38,6 @@ constexpr int64_t kOpenTimeoutNs = 120 * kSecond;
 constexpr int64_t kLoadSilenceNs = 600 * kSecond;
 // For a worker that closed its channel or said why it fails to be gone, and after Shutdown.
 constexpr int64_t kExitTimeoutNs = 2 * kSecond;
-// How long Wait spins for a result before it sleeps: longer than a wake-up costs, far shorter than
-// a step of a model.
-constexpr int64_t kSpinNs = 50'000;
-// Wait only spins while steps are so short that the spin can succeed.
-constexpr int64_t kMaxSpunStepNs = 2 * kSpinNs;
-
 // One worker as the pool sees it.
 struct Rank {
   int index = 0;
@@ -98,7 +93,7 @@ class ProcessPool final : public WorkerPool {
   WorkerHello hello_;
   absl::Status failure_;
   bool serving_ = false;
-  int64_t last_step_ns_ = 0;
+  SpinGovernor spin_governor_;
   std::vector<LoadProgress> progress_;  // by rank
   WorkerRequest request_;
   WorkerResponse response_;
@@ -260,9 +255,7 @@ absl::StatusOr<bool> ProcessPool::TakeResult(Rank& rank) {
             : "something else",
         rank.steps.empty() ? 0 : rank.steps.front())));
   }
-  const int64_t now_ns = clock_.NowNs();
-  last_step_ns_ = now_ns - rank.oldest_since_ns;
-  rank.oldest_since_ns = now_ns;
+  rank.oldest_since_ns = clock_.NowNs();
   rank.steps.pop_front();
   return true;
 }
@@ -288,8 +281,10 @@ int64_t ProcessPool::StepDeadlineNs() const {
 
 bool ProcessPool::SpinForResult() {
   Rank& first = ranks_.front();
-  if (first.steps.empty() || last_step_ns_ > kMaxSpunStepNs) return false;
-  return first.channel->Spin(kSpinNs);
+  if (first.steps.empty() || !spin_governor_.ShouldSpin()) return false;
+  const bool succeeded = first.channel->Spin(SpinGovernor::kSpinNs);
+  spin_governor_.Report(succeeded);
+  return succeeded;
 }
 
 void ProcessPool::Wait(int wake_fd, int64_t deadline_ns) {
