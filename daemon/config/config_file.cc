@@ -35,7 +35,7 @@ absl::StatusOr<std::string> ValueText(const Setting& setting, const YAML::Node& 
       if (item.IsScalar()) items.push_back(item.Scalar());
     }
   }
-  if (items.empty() || items.size() != value.size()) {
+  if (!value.IsSequence() || !is_list || items.size() != value.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(setting.name, ": expected ", is_list ? "names" : "one value"));
   }

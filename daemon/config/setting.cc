@@ -139,6 +139,7 @@ absl::Status StoreReal(const Setting& setting,
 absl::Status StoreList(absl::string_view text, const FieldRef<Message>& ref) {
   const auto* reflection = ref.message->GetReflection();
   reflection->ClearField(ref.message, ref.field);
+  if (text.empty()) return absl::OkStatus();
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     const absl::string_view trimmed = absl::StripAsciiWhitespace(item);
     if (trimmed.empty()) {

@@ -24,7 +24,8 @@ enum class SettingKind {
 };
 
 // One thing that a user of `pagoda serve` can set: as --NAME, as PAGODA_NAME in the environment, as
-// NAME in a configuration file. Every field of ServerConfig has one.
+// NAME in a configuration file. Every field of ServerConfig that does not follow
+// from the model has one.
 struct Setting {
   const char* name;
   // Path in ServerConfig, such as "engine.block_size".

@@ -50,8 +50,9 @@ std::string Quoted(absl::string_view text) {
 
 // As YAML; texts that could be taken for something else are quoted.
 std::string YamlValue(const Setting& setting, const std::string& text) {
-  if (setting.kind == SettingKind::kText || text.empty()) return Quoted(text);
+  if (setting.kind == SettingKind::kText) return Quoted(text);
   if (setting.kind != SettingKind::kList) return text;
+  if (text.empty()) return "[]";
   std::vector<std::string> items;
   for (const absl::string_view item : absl::StrSplit(text, ',')) items.push_back(Quoted(item));
   return absl::StrCat("[", absl::StrJoin(items, ", "), "]");

@@ -1,0 +1,107 @@
+#include "daemon/config/defaults.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pagoda::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+MergedConfig Resolve(SettingTexts flags, const MachineFacts& machine) {
+  SettingSources sources;
+  sources.flags = std::move(flags);
+  auto merged = MergeSettings(sources);
+  EXPECT_TRUE(merged.ok()) << merged.status();
+  ResolveDefaults(machine, &*merged);
+  return *std::move(merged);
+}
+
+TEST(DefaultsTest, FollowTheDevice) {
+  const MachineFacts machine{.num_cores = 2, .available_memory_bytes = 64 * kGiB};
+  const MergedConfig cpu = Resolve({}, machine);
+  EXPECT_EQ(cpu.config.worker().device(), "cpu");
+  EXPECT_EQ(cpu.config.engine().block_size(), 16u);
+  EXPECT_EQ(cpu.config.engine().max_num_batched_tokens(), 512u);
+  EXPECT_EQ(cpu.config.engine().kv_cache_memory_bytes(), kGiB);
+  EXPECT_EQ(cpu.config.engine().step_timeout_ms(), 120'000u);
+  const MergedConfig cuda = Resolve({{"device", {"cuda", "--device"}}}, machine);
+  EXPECT_EQ(cuda.config.engine().block_size(), 64u);
+  EXPECT_EQ(cuda.config.engine().max_num_batched_tokens(), 8192u);
+  EXPECT_EQ(cuda.config.engine().kv_cache_memory_bytes(), 0u);
+  EXPECT_EQ(cuda.config.engine().step_timeout_ms(), 10'000u);
+  const MergedConfig sim = Resolve({{"device", {"sim", "--device"}}}, machine);
+  EXPECT_EQ(sim.config.engine().max_num_seqs(), 1024u);
+  EXPECT_EQ(sim.config.engine().kv_cache_memory_bytes(), 0u);
+}
+
+TEST(DefaultsTest, FollowTheMachine) {
+  const MergedConfig small = Resolve({}, {.num_cores = 1, .available_memory_bytes = kGiB});
+  EXPECT_EQ(small.config.engine().kv_cache_memory_bytes(), kGiB / 4);
+  EXPECT_EQ(small.config.front_end().output_threads(), 1u);
+  EXPECT_EQ(small.config.front_end().text_threads(), 1u);
+  const MergedConfig large = Resolve({}, {.num_cores = 128, .available_memory_bytes = 512 * kGiB});
+  EXPECT_EQ(large.config.front_end().output_threads(), 4u);
+  EXPECT_EQ(large.config.front_end().text_threads(), 4u);
+}
+
+TEST(DefaultsTest, LeaveWhatWasGiven) {
+  const MergedConfig merged = Resolve({{"block-size", {"4", "--block-size"}},
+                                       {"kv-cache-memory", {"0", "--kv-cache-memory"}},
+                                       {"max-num-seqs", {"7", "--max-num-seqs"}},
+                                       {"step-timeout", {"3s", "--step-timeout"}},
+                                       {"text-threads", {"9", "--text-threads"}}},
+                                      {.num_cores = 2, .available_memory_bytes = kGiB});
+  EXPECT_EQ(merged.config.engine().block_size(), 4u);
+  EXPECT_EQ(merged.config.engine().kv_cache_memory_bytes(), 0u);
+  EXPECT_EQ(merged.config.engine().max_num_seqs(), 7u);
+  EXPECT_EQ(merged.config.engine().step_timeout_ms(), 3'000u);
+  EXPECT_EQ(merged.config.front_end().text_threads(), 9u);
+}
+
+TEST(DefaultsTest, NothingIsLeftUnresolved) {
+  const MergedConfig merged = Resolve({}, MachineFacts::Measure());
+  SettingSources again;
+  const auto file = ParseConfigFile(PrintConfig(merged), "printed");
+  ASSERT_TRUE(file.ok()) << file.status();
+  again.file = *file;
+  const auto merged_again = MergeSettings(again);
+  ASSERT_TRUE(merged_again.ok()) << merged_again.status();
+  EXPECT_EQ(merged_again->config.SerializeAsString(), merged.config.SerializeAsString());
+}
+
+TEST(DefaultsTest, MeasuresThisMachine) {
+  const MachineFacts machine = MachineFacts::Measure();
+  EXPECT_GE(machine.num_cores, 1);
+  EXPECT_GT(machine.available_memory_bytes, uint64_t{1} << 20);
+}
+
+TEST(CheckConfigTest, RefusesWhatCannotGoTogether) {
+  const MachineFacts machine{.num_cores = 2, .available_memory_bytes = kGiB};
+  EXPECT_TRUE(CheckConfig(Resolve({}, machine)).ok());
+  EXPECT_THAT(
+      std::string(
+          CheckConfig(Resolve({{"served-model-name", {"a,b,a", "--served-model-name"}}}, machine))
+              .message()),
+      HasSubstr("--served-model-name: a is given twice"));
+  EXPECT_THAT(
+      std::string(
+          CheckConfig(Resolve({{"grpc-address", {"", "PAGODA_GRPC_ADDRESS"}}}, machine)).message()),
+      HasSubstr("PAGODA_GRPC_ADDRESS: expected HOST:PORT"));
+  EXPECT_THAT(
+      std::string(
+          CheckConfig(Resolve({{"grpc-address", {"127.0.0.1:8002", "--grpc-address"}}}, machine))
+              .message()),
+      HasSubstr("both 127.0.0.1:8002"));
+  EXPECT_TRUE(CheckConfig(Resolve({{"grpc-address", {"127.0.0.1:0", "--grpc-address"}},
+                                   {"metrics-address", {"127.0.0.1:0", "--metrics-address"}}},
+                                  machine))
+                  .ok());
+}
+
+}  // namespace
+}  // namespace pagoda::daemon
