@@ -131,9 +131,11 @@ __device__ void Score(ClusterRow& z,
   }
   if (!z.IsLeader()) return;
   for (int t = threadIdx.x; t < p.max_top; t += kSelectThreads) {
-    const unsigned long long key = t < num_top ? z.list()[t] : kNoKey;
-    p.top_ids[row_idx * p.max_top + t] = t < num_top ? KeyId(key) : -1;
-    p.top_logprobs[row_idx * p.max_top + t] = t < num_top ? logprob(KeyValue(key)) : -INFINITY;
+    // Beyond the last finite logit there are no entries.
+    const float top = t < num_top ? KeyValue(z.list()[t]) : -INFINITY;
+    const bool is_set = top > -INFINITY;
+    p.top_ids[row_idx * p.max_top + t] = is_set ? KeyId(z.list()[t]) : kNoTopEntry;
+    p.top_logprobs[row_idx * p.max_top + t] = is_set ? logprob(top) : -INFINITY;
   }
 }
 
