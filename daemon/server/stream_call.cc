@@ -125,8 +125,12 @@ GenerationCall::Progress StreamCall::StartNextWrite() {
   write_start_ns_ = services().clock->NowNs();
   write_state_.store(more ? WriteState::kWritingMore : WriteState::kWriting,
                      std::memory_order_release);
+  // Not on the first write: it carries the initial metadata, whose sending gRPC leaves to the next
+  // write when the message may wait, and its completion, which that next write waits for, never
+  // comes.
   grpc::WriteOptions options;
-  if (more) options.set_buffer_hint();
+  if (more && metadata_sent_) options.set_buffer_hint();
+  metadata_sent_ = true;
   StartWrite(&in_flight_, options);
   return Progress::kLive;
 }

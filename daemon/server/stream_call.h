@@ -54,6 +54,7 @@ class StreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
   std::vector<v1::StreamGenerateResponse> waiting_;
   size_t waiting_output_bytes_ = 0;
   int64_t write_start_ns_ = 0;
+  bool metadata_sent_ = false;
   bool ended_ = false;       // the engine is done with the request
   absl::Status end_status_;  // the first failure among the sequences
 };
