@@ -28,9 +28,7 @@ void AddFlags(CLI::App& command, BenchCommand* bench) {
   AddConnectionFlags(command, &options.connection);
   command.add_option("--model", options.model, "A served name (absent: the served model)");
   const auto count = [&command](const char* name, int64_t& value, const char* help) {
-    return command.add_option(name, value, help)
-        ->capture_default_str()
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 31));
+    return command.add_option(name, value, help)->capture_default_str()->check(CLI::PositiveNumber);
   };
   count("--requests,-n", options.num_requests, "Requests to measure");
   count("--concurrency,-c", options.concurrency, "Requests at once");
@@ -112,6 +110,7 @@ ClientExit Run(const BenchCommand& command) {
   }
   const LoadOutcome outcome = Measure(options, model.vocab_size(), interrupted);
   const BenchResult result = Aggregate(outcome.requests, outcome.client);
+  if (interrupted && outcome.requests.empty()) return ClientExit::kInterrupted;
   std::cout << ReportTable(options, result);
   if (!command.json_file.empty() &&
       !WriteFile(command.json_file, ReportJson(options, model, result))) {

@@ -69,6 +69,7 @@ ClientExit Run(const GenerateCommand& command) {
                                             : Stream(*stub, stream_request, context, printer);
   printer.Finish();
   if (command.stats) std::cerr << printer.Summary();
+  if (watcher.interrupted()) return ClientExit::kInterrupted;
   if (!status.ok()) std::cerr << DescribeFailure(status, command.connection.address);
   return ExitOf(status);
 }

@@ -43,13 +43,13 @@ InterruptWatcher::~InterruptWatcher() {
 }
 
 void InterruptWatcher::Watch() {
-  for (int num_interrupts = 0;;) {
+  for (;;) {
     pollfd fds[] = {{signal_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
     if (poll(fds, 2, -1) < 0 && errno == EINTR) continue;
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     if (read(signal_fd_, &info, sizeof(info)) != sizeof(info)) continue;
-    if (++num_interrupts > 1) _exit(static_cast<int>(ClientExit::kInterrupted));
+    if (interrupted_.exchange(true)) _exit(static_cast<int>(ClientExit::kInterrupted));
     on_interrupt_();
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -15,10 +16,13 @@ class InterruptWatcher {
   InterruptWatcher(const InterruptWatcher&) = delete;
   InterruptWatcher& operator=(const InterruptWatcher&) = delete;
 
+  bool interrupted() const { return interrupted_; }
+
  private:
   void Watch();
 
   const std::function<void()> on_interrupt_;
+  std::atomic<bool> interrupted_{false};
   int signal_fd_;
   int stop_fd_;
   std::thread thread_;

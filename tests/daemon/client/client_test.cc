@@ -224,7 +224,7 @@ TEST_F(ClientTest, FailuresHaveTheirExitCodes) {
 TEST_F(ClientTest, InterruptCancelsTheCall) {
   const CommandResult result = Run({"generate", "interrupt", "--max-tokens=1"});
   EXPECT_EQ(result.exit_code, 130);
-  EXPECT_THAT(result.err, HasSubstr("CANCELLED"));
+  EXPECT_EQ(result.err, "");
 }
 
 TEST_F(ClientTest, HealthExitsZeroOnlyWhenServing) {
