@@ -161,8 +161,10 @@ __device__ void SampleInCluster(ClusterRow& z, const SampleParams& p, int64_t ro
   bool only_leader = false;
   unsigned long long drawn = kNoKey;
   int32_t token = kNonFinite;
+  const bool scores_processed = row.num_logprobs >= 0 && row.processed_logprobs != 0;
   if (is_finite && row.target_token >= 0) {
-    token = min(row.target_token, p.vocab_size - 1);
+    // Masks that leave nothing leave nothing to score by.
+    if (best_finite || !scores_processed) token = min(row.target_token, p.vocab_size - 1);
   } else if (best_finite) {
     drawn = row.temperature == 0.0f ? best : Draw(z, row, KeyValue(best), &only_leader);
     token = drawn == kNoKey ? kNonFinite : KeyId(drawn);
@@ -179,7 +181,7 @@ __device__ void SampleInCluster(ClusterRow& z, const SampleParams& p, int64_t ro
     token = drawn == kNoKey ? kNonFinite : KeyId(drawn);
   }
   if (token < 0) return;
-  if (row.processed_logprobs != 0 && best_finite) {
+  if (scores_processed) {
     Score(z, p, row_idx, token, KeyValue(best), row.temperature > 0.0f ? row.temperature : 1.0f);
   } else {
     if (is_changed) {
