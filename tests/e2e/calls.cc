@@ -1,0 +1,146 @@
+#include "tests/e2e/calls.h"
+
+#include <cstring>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace pagoda::e2e {
+namespace {
+
+void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
+  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+}
+
+template <typename Detail>
+bool FindDetail(const grpc::Status& status, Detail* detail) {
+  google::rpc::Status details;
+  if (!details.ParseFromString(status.error_details())) return false;
+  for (const google::protobuf::Any& any : details.details()) {
+    if (any.UnpackTo(detail)) return true;
+  }
+  return false;
+}
+
+bool SameBits(float a, float b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
+
+}  // namespace
+
+v1::GenerateRequest TextRequest(const std::string& prompt, uint32_t max_tokens) {
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_text(prompt);
+  request.mutable_sampling()->set_temperature(0);
+  request.mutable_stopping()->set_max_tokens(max_tokens);
+  return request;
+}
+
+v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& prompt, uint32_t max_tokens) {
+  v1::GenerateRequest request = TextRequest("", max_tokens);
+  request.mutable_prompt()->mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
+  return request;
+}
+
+v1::StreamGenerateRequest AsStream(const v1::GenerateRequest& request) {
+  // The two messages are equal field by field.
+  v1::StreamGenerateRequest stream;
+  stream.ParseFromString(request.SerializeAsString());
+  return stream;
+}
+
+bool CallResult::Sequence::SameOutput(const Sequence& other) const {
+  if (token_ids != other.token_ids || text != other.text) return false;
+  if (logprobs.size() != other.logprobs.size()) return false;
+  for (size_t i = 0; i < logprobs.size(); ++i) {
+    if (!SameBits(logprobs[i].token().logprob(), other.logprobs[i].token().logprob())) return false;
+  }
+  return finished.reason() == other.finished.reason();
+}
+
+CallResult Generate(v1::InferenceService::Stub& stub,
+                    const v1::GenerateRequest& request,
+                    absl::Duration timeout) {
+  CallResult result;
+  grpc::ClientContext context;
+  SetDeadline(timeout, &context);
+  v1::GenerateResponse response;
+  result.status = stub.Generate(&context, request, &response);
+  result.started = response.started();
+  result.prompt_logprobs.assign(response.prompt_logprobs().begin(),
+                                response.prompt_logprobs().end());
+  for (int i = 0; i < response.sequences_size(); ++i) {
+    const v1::GenerateResponse::Sequence& from = response.sequences(i);
+    result.sequences[static_cast<uint32_t>(i)] = {
+        from.text(),
+        {from.token_ids().begin(), from.token_ids().end()},
+        {from.logprobs().begin(), from.logprobs().end()},
+        from.finished()};
+  }
+  return result;
+}
+
+CallResult StreamGenerate(v1::InferenceService::Stub& stub,
+                          const v1::GenerateRequest& request,
+                          absl::Duration timeout) {
+  OpenStream stream(stub, request, timeout);
+  stream.Finish();
+  return stream.result;
+}
+
+OpenStream::OpenStream(v1::InferenceService::Stub& stub,
+                       const v1::GenerateRequest& request,
+                       absl::Duration timeout) {
+  SetDeadline(timeout, &context_);
+  reader_ = stub.StreamGenerate(&context_, AsStream(request));
+}
+
+bool OpenStream::Read() {
+  v1::StreamGenerateResponse message;
+  if (!reader_->Read(&message)) return false;
+  ++result.num_messages;
+  if (message.has_started()) result.started = message.started();
+  if (message.has_finished())
+    result.sequences[message.finished().index()].finished = message.finished();
+  if (!message.has_delta()) return true;
+  const v1::Delta& delta = message.delta();
+  CallResult::Sequence& sequence = result.sequences[delta.index()];
+  sequence.text += delta.text();
+  sequence.token_ids.insert(
+      sequence.token_ids.end(), delta.token_ids().begin(), delta.token_ids().end());
+  sequence.logprobs.insert(
+      sequence.logprobs.end(), delta.logprobs().begin(), delta.logprobs().end());
+  result.prompt_logprobs.insert(
+      result.prompt_logprobs.end(), delta.prompt_logprobs().begin(), delta.prompt_logprobs().end());
+  return true;
+}
+
+bool OpenStream::ReadFirstToken() {
+  while (result.sequences.empty() || result.first().token_ids.empty()) {
+    if (!Read()) return false;
+  }
+  return true;
+}
+
+grpc::Status OpenStream::Finish() {
+  while (Read()) {
+  }
+  result.status = reader_->Finish();
+  return result.status;
+}
+
+std::string ErrorReason(const grpc::Status& status) {
+  google::rpc::ErrorInfo info;
+  return FindDetail(status, &info) ? info.reason() : "";
+}
+
+std::string FirstViolation(const grpc::Status& status) {
+  google::rpc::BadRequest bad_request;
+  if (!FindDetail(status, &bad_request) || bad_request.field_violations().empty()) return "";
+  return bad_request.field_violations(0).field();
+}
+
+bool HasRetryInfo(const grpc::Status& status) {
+  google::rpc::RetryInfo retry;
+  return FindDetail(status, &retry);
+}
+
+}  // namespace pagoda::e2e

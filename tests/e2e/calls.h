@@ -1,0 +1,73 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "grpcpp/grpcpp.h"
+#include "pagoda/v1/inference.grpc.pb.h"
+
+namespace pagoda::e2e {
+
+// What a test asks for in one line.
+v1::GenerateRequest TextRequest(const std::string& prompt, uint32_t max_tokens);
+v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& prompt, uint32_t max_tokens);
+v1::StreamGenerateRequest AsStream(const v1::GenerateRequest& request);
+
+// One finished call, unary or stream, in one shape.
+struct CallResult {
+  grpc::Status status;
+  v1::Started started;
+  struct Sequence {
+    std::string text;
+    std::vector<uint32_t> token_ids;
+    std::vector<v1::TokenLogprobs> logprobs;
+    v1::Finished finished;
+
+    // The tokens and the bits of their log-probabilities are the same.
+    bool SameOutput(const Sequence& other) const;
+  };
+  std::map<uint32_t, Sequence> sequences;
+  std::vector<v1::TokenLogprobs> prompt_logprobs;
+  int num_messages = 0;
+
+  const Sequence& first() const { return sequences.at(0); }
+};
+
+CallResult Generate(v1::InferenceService::Stub& stub,
+                    const v1::GenerateRequest& request,
+                    absl::Duration timeout = absl::Seconds(120));
+CallResult StreamGenerate(v1::InferenceService::Stub& stub,
+                          const v1::GenerateRequest& request,
+                          absl::Duration timeout = absl::Seconds(120));
+
+// A stream that is read step by step.
+class OpenStream {
+ public:
+  OpenStream(v1::InferenceService::Stub& stub,
+             const v1::GenerateRequest& request,
+             absl::Duration timeout = absl::Seconds(120));
+
+  // Reads one message into `result`; false when there is no more.
+  bool Read();
+  // Reads until a first token has come; false when the stream ended before.
+  bool ReadFirstToken();
+  // Reads the rest.
+  grpc::Status Finish();
+  void Cancel() { context_.TryCancel(); }
+
+  CallResult result;
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::StreamGenerateResponse>> reader_;
+};
+
+// ErrorInfo.reason and the first BadRequest field of a status' details; empty when there is none.
+std::string ErrorReason(const grpc::Status& status);
+std::string FirstViolation(const grpc::Status& status);
+bool HasRetryInfo(const grpc::Status& status);
+
+}  // namespace pagoda::e2e

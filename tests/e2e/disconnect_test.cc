@@ -1,0 +1,266 @@
+// Clients that go away, wait too long, read too slowly or ask for too much: nothing of theirs stays
+// behind.
+
+#include <signal.h>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/calls.h"
+#include "tests/e2e/test_daemon.h"
+#include "tests/fixtures/context_model.h"
+
+namespace pagoda::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kUsedBlocks[] = "pagoda_kv_blocks{pool=\"0\",state=\"used\"}";
+
+std::unique_ptr<TestDaemon> StartSim(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), "--device=sim");
+  auto daemon = TestDaemon::Start({.flags = std::move(flags)});
+  EXPECT_TRUE(daemon.ok()) << daemon.status();
+  if (!daemon.ok()) std::abort();
+  return *std::move(daemon);
+}
+
+v1::GenerateRequest Endless() {
+  v1::GenerateRequest request = TextRequest("Once upon a time", 2000);
+  request.mutable_stopping()->set_ignore_eos(true);
+  return request;
+}
+
+double MetricOf(const TestDaemon& daemon, absl::string_view series) {
+  return daemon.Metric(series).value_or(-1);
+}
+
+bool NothingRuns(const TestDaemon& daemon) {
+  return TestDaemon::Eventually(absl::Seconds(5), [&] {
+    return MetricOf(daemon, "pagoda_requests_running") == 0 &&
+           MetricOf(daemon, "pagoda_requests_waiting") == 0 && MetricOf(daemon, kUsedBlocks) == 0 &&
+           MetricOf(daemon, "pagoda_grpc_streams") == 0;
+  });
+}
+
+// ---- B072
+
+TEST(Disconnect, B072CancelledStreamFreesItsBlocks) {
+  const auto daemon = StartSim({"--sim-base-us=10000"});
+  OpenStream stream(daemon->stub(), Endless());
+  ASSERT_TRUE(stream.ReadFirstToken());
+  EXPECT_GT(MetricOf(*daemon, kUsedBlocks), 0);
+  stream.Cancel();
+  stream.Finish();
+  EXPECT_TRUE(NothingRuns(*daemon));
+  EXPECT_EQ(MetricOf(*daemon, "pagoda_cancel_to_free_seconds_count"), 1);
+  const double tokens = MetricOf(*daemon, "pagoda_generation_tokens_total");
+  EXPECT_LT(tokens, 1000);
+  EXPECT_EQ(
+      MetricOf(
+          *daemon,
+          "pagoda_requests_finished_total{model=\"fable-7m\",api=\"grpc\",outcome=\"cancelled\""),
+      1);
+}
+
+TEST(Disconnect, B072UnaryClientThatHangsUp) {
+  const auto daemon = StartSim({"--sim-base-us=10000"});
+  {
+    grpc::ClientContext context;
+    std::thread client([&] {
+      v1::GenerateResponse response;
+      daemon->NewStub()->Generate(&context, Endless(), &response);
+    });
+    ASSERT_TRUE(TestDaemon::Eventually(absl::Seconds(5),
+                                       [&] { return MetricOf(*daemon, kUsedBlocks) > 0; }));
+    context.TryCancel();
+    client.join();
+  }
+  EXPECT_TRUE(NothingRuns(*daemon));
+}
+
+TEST(Disconnect, B072ClientProcessThatDies) {
+  const auto daemon = StartSim({"--sim-base-us=10000"});
+  // A forked child may not use gRPC; the command line client is a process of its own.
+  std::thread client([&] {
+    RunPagoda({"generate",
+               "Once upon a time",
+               "--address=" + daemon->grpc_address(),
+               "--max-tokens=2000",
+               "--ignore-eos"},
+              absl::Milliseconds(800));  // killed then
+  });
+  ASSERT_TRUE(
+      TestDaemon::Eventually(absl::Seconds(5), [&] { return MetricOf(*daemon, kUsedBlocks) > 0; }));
+  client.join();
+  EXPECT_TRUE(NothingRuns(*daemon));
+}
+
+TEST(Disconnect, ManyCancelsInEveryPhaseLeaveNothing) {
+  const auto daemon = StartSim({"--sim-base-us=500", "--max-num-seqs=8"});
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 4; ++c) {
+    clients.emplace_back([&, c] {
+      const auto stub = daemon->NewStub();
+      for (int i = 0; i < 50; ++i) {
+        OpenStream stream(*stub, Endless());
+        for (int read = 0; read < (i + c) % 4; ++read) stream.Read();
+        stream.Cancel();
+        EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(NothingRuns(*daemon));
+  EXPECT_EQ(MetricOf(*daemon, "pagoda_requests_finished_total{"), 200);
+}
+
+// ---- B074
+
+TEST(Deadline, B074PassedInTheQueue) {
+  const auto daemon = StartSim({"--sim-base-us=20000", "--max-num-seqs=1"});
+  OpenStream first(daemon->stub(), Endless());
+  ASSERT_TRUE(first.ReadFirstToken());
+  const double prompt_tokens = MetricOf(*daemon, "pagoda_prompt_tokens_total");
+  const absl::Time start = absl::Now();
+  const CallResult second =
+      Generate(*daemon->NewStub(), TextRequest("Once", 5), absl::Milliseconds(500));
+  EXPECT_EQ(second.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(450));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+  EXPECT_TRUE(TestDaemon::Eventually(
+      absl::Seconds(5), [&] { return MetricOf(*daemon, "pagoda_grpc_streams") == 1; }));
+  EXPECT_EQ(MetricOf(*daemon, "pagoda_prompt_tokens_total"), prompt_tokens);  // no prefill was done
+  EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(5), [&] {
+    return MetricOf(*daemon,
+                    "pagoda_requests_finished_total{model=\"fable-7m\",api=\"grpc\",outcome="
+                    "\"deadline\"") == 1;
+  }));
+  EXPECT_EQ(MetricOf(*daemon, "pagoda_requests_waiting"), 0);
+  first.Cancel();
+  first.Finish();
+}
+
+TEST(Deadline, PassedWhileRunning) {
+  const auto daemon = StartSim({"--sim-base-us=20000"});
+  const CallResult result = StreamGenerate(daemon->stub(), Endless(), absl::Milliseconds(400));
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_GT(result.first().token_ids.size(), 0u);
+  EXPECT_TRUE(NothingRuns(*daemon));
+}
+
+// ---- B075
+
+TEST(Admission, B075RequestThatCanNeverFit) {
+  const auto model = fixtures::WriteModelDir(fixtures::ContextModel({}));
+  // 10 blocks of 4 tokens; the context is 64.
+  constexpr int kTokenBytes = 2 * 2 * 2 * 64 * 4;
+  auto daemon =
+      TestDaemon::Start({.model_dir = model.path(),
+                         .flags = {"--block-size=4",
+                                   "--max-model-len=64",
+                                   absl::StrCat("--kv-cache-memory=", 10 * 4 * kTokenBytes)}});
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  v1::InferenceService::Stub& stub = (*daemon)->stub();
+  const CallResult never =
+      Generate(stub, IdsRequest(std::vector<uint32_t>(50, 9), 1), absl::Seconds(20));
+  EXPECT_EQ(never.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+      << never.status.error_message();
+  EXPECT_THAT(never.status.error_message(), HasSubstr("50"));
+  EXPECT_THAT(never.status.error_message(), HasSubstr("10"));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(Generate(stub, IdsRequest({1, 2, 3}, 2), absl::Seconds(20)).status.ok());
+  }
+  // One that grows past the pool ends, with a reason.
+  v1::GenerateRequest growing = IdsRequest(std::vector<uint32_t>(38, 9), 20);
+  growing.mutable_stopping()->set_ignore_eos(true);
+  const CallResult grown = Generate(stub, growing, absl::Seconds(20));
+  if (grown.status.ok()) {
+    EXPECT_EQ(grown.first().finished.reason(), v1::FINISH_REASON_LENGTH);
+    EXPECT_LE(grown.first().token_ids.size(), 3u);
+  } else {
+    EXPECT_NE(grown.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+}
+
+// ---- B077
+
+TEST(Admission, B077ExcessIsRefusedAtOnceWithAHint) {
+  const auto daemon =
+      StartSim({"--sim-base-us=20000", "--max-num-seqs=1", "--max-waiting-requests=4"});
+  OpenStream running(daemon->stub(), Endless());
+  ASSERT_TRUE(running.ReadFirstToken());
+  std::vector<std::unique_ptr<v1::InferenceService::Stub>> stubs;
+  std::vector<std::unique_ptr<OpenStream>> waiting;
+  for (int i = 0; i < 4; ++i) {
+    stubs.push_back(daemon->NewStub());
+    waiting.push_back(std::make_unique<OpenStream>(*stubs.back(), Endless()));
+  }
+  ASSERT_TRUE(TestDaemon::Eventually(
+      absl::Seconds(5), [&] { return MetricOf(*daemon, "pagoda_requests_waiting") == 4; }));
+  for (int i = 0; i < 20; ++i) {
+    const absl::Time start = absl::Now();
+    const CallResult refused = Generate(daemon->stub(), TextRequest("a", 1));
+    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_TRUE(HasRetryInfo(refused.status));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  }
+  EXPECT_EQ(MetricOf(*daemon, "pagoda_requests_rejected_total{reason=\"queue_full\"}"), 20);
+  // n counts as n: one place is free, two are not.
+  waiting[0]->Cancel();
+  waiting[0]->Finish();
+  ASSERT_TRUE(TestDaemon::Eventually(
+      absl::Seconds(5), [&] { return MetricOf(*daemon, "pagoda_requests_waiting") == 3; }));
+  v1::GenerateRequest two = Endless();
+  two.mutable_output()->set_n(2);
+  EXPECT_EQ(Generate(daemon->stub(), two).status.error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  // Those who left the queue never run.
+  const double prompt_tokens = MetricOf(*daemon, "pagoda_prompt_tokens_total");
+  for (auto& stream : waiting) stream->Cancel();
+  for (auto& stream : waiting) stream->Finish();
+  running.Cancel();
+  running.Finish();
+  EXPECT_TRUE(NothingRuns(*daemon));
+  EXPECT_EQ(MetricOf(*daemon, "pagoda_prompt_tokens_total"), prompt_tokens);
+}
+
+// ---- B104
+
+TEST(SlowReader, B104IsEndedAndHoldsNothing) {
+  const auto daemon = StartSim({"--sim-base-us=1000",
+                                "--max-stream-buffer=65536",
+                                "--stream-stall-timeout=2s",
+                                "--max-model-len=2048"});
+  const double resident = MetricOf(*daemon, "process_resident_memory_bytes");
+  constexpr int kNumSlow = 20;
+  std::vector<std::unique_ptr<v1::InferenceService::Stub>> stubs;
+  std::vector<std::unique_ptr<OpenStream>> slow;
+  for (int i = 0; i < kNumSlow; ++i) {
+    v1::GenerateRequest request = Endless();
+    request.mutable_output()->set_logprobs(20);
+    stubs.push_back(daemon->NewStub());
+    slow.push_back(std::make_unique<OpenStream>(*stubs.back(), request));
+    slow.back()->Read();
+  }
+  // A reader beside them is served as ever.
+  const CallResult quick = StreamGenerate(*daemon->NewStub(), TextRequest("Once", 200));
+  EXPECT_TRUE(quick.status.ok());
+  EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(20), [&] {
+    return MetricOf(*daemon, "pagoda_requests_running") == 0 && MetricOf(*daemon, kUsedBlocks) == 0;
+  }));
+  EXPECT_LT(MetricOf(*daemon, "process_resident_memory_bytes") - resident,
+            kNumSlow * 1024.0 * 1024.0);
+  int num_ended = 0;
+  for (const auto& stream : slow) {
+    num_ended += stream->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
+  }
+  EXPECT_EQ(num_ended, kNumSlow);
+  EXPECT_EQ(MetricOf(*daemon, "pagoda_stream_stalls_total"), kNumSlow);
+}
+
+}  // namespace
+}  // namespace pagoda::e2e

@@ -1,0 +1,203 @@
+// Stopping, and what the daemon does when a process dies.
+
+#include <chrono>
+#include <signal.h>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/calls.h"
+#include "tests/e2e/test_daemon.h"
+
+namespace pagoda::e2e {
+namespace {
+
+using grpc::health::v1::Health;
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+// The simulated device: 20 ms a step, so that streams last as long as a test wants.
+TestDaemonOptions SlowDevice(std::vector<std::string> flags = {}) {
+  flags.insert(flags.begin(), {"--device=sim", "--sim-base-us=20000"});
+  return {.flags = std::move(flags)};
+}
+
+v1::GenerateRequest StreamOf(uint32_t num_tokens) {
+  v1::GenerateRequest request = TextRequest("Once upon a time", num_tokens);
+  request.mutable_stopping()->set_ignore_eos(true);
+  return request;
+}
+
+class Lifecycle : public ::testing::Test {
+ protected:
+  void Start(TestDaemonOptions options) {
+    auto daemon = TestDaemon::Start(std::move(options));
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+    health_ = Health::NewStub(
+        grpc::CreateChannel(daemon_->grpc_address(), grpc::InsecureChannelCredentials()));
+  }
+  bool Serving(const std::string& service = "pagoda.v1.InferenceService") {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    HealthCheckRequest request;
+    request.set_service(service);
+    HealthCheckResponse response;
+    const grpc::Status status = health_->Check(&context, request, &response);
+    return status.ok() && response.status() == HealthCheckResponse::SERVING;
+  }
+  // Opens streams and waits until each has its first token.
+  void OpenStreams(int count, uint32_t num_tokens) {
+    for (int i = 0; i < count; ++i) {
+      stubs_.push_back(daemon_->NewStub());
+      streams_.push_back(std::make_unique<OpenStream>(*stubs_.back(), StreamOf(num_tokens)));
+    }
+    for (const auto& stream : streams_) ASSERT_TRUE(stream->ReadFirstToken());
+  }
+  int ExitCode(absl::Duration timeout) { return daemon_->WaitForExit(timeout).value_or(-1); }
+
+  std::unique_ptr<TestDaemon> daemon_;
+  std::unique_ptr<Health::Stub> health_;
+  std::vector<std::unique_ptr<v1::InferenceService::Stub>> stubs_;
+  std::vector<std::unique_ptr<OpenStream>> streams_;
+};
+
+TEST_F(Lifecycle, HealthAnswersForEveryName) {
+  Start(SlowDevice());
+  EXPECT_TRUE(Serving());
+  EXPECT_TRUE(Serving(""));
+  grpc::ClientContext context;
+  HealthCheckRequest request;
+  request.set_service("no.such.Service");
+  HealthCheckResponse response;
+  EXPECT_EQ(health_->Check(&context, request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(Lifecycle, B100SigtermLetsSixteenStreamsFinish) {
+  Start(SlowDevice());
+  OpenStreams(16, 50);
+  daemon_->Signal(SIGTERM);
+  ASSERT_TRUE(TestDaemon::Eventually(absl::Seconds(2), [&] { return !Serving(); }));
+  EXPECT_FALSE(Serving(""));
+  const grpc::Status refused = Generate(daemon_->stub(), StreamOf(1)).status;
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE) << refused.error_message();
+  EXPECT_TRUE(HasRetryInfo(refused));
+  for (const auto& stream : streams_) {
+    EXPECT_TRUE(stream->Finish().ok()) << stream->result.status.error_message();
+    EXPECT_EQ(stream->result.first().token_ids.size(), 50u);
+    EXPECT_EQ(stream->result.first().finished.reason(), v1::FINISH_REASON_LENGTH);
+  }
+  EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
+}
+
+TEST_F(Lifecycle, B100DrainLimitEndsWhatIsLeftWithAStatus) {
+  Start(SlowDevice({"--drain-timeout=1s"}));
+  OpenStreams(4, 2000);
+  const absl::Time start = absl::Now();
+  daemon_->Signal(SIGTERM);
+  for (const auto& stream : streams_) {
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_TRUE(HasRetryInfo(stream->result.status));
+    EXPECT_GT(stream->result.first().token_ids.size(), 1u);
+  }
+  EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(900));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(4));  // limit + 1 s, on a busy machine
+}
+
+TEST_F(Lifecycle, B100SecondSigtermStopsAtOnce) {
+  Start(SlowDevice());
+  OpenStreams(2, 2000);
+  daemon_->Signal(SIGTERM);
+  ASSERT_TRUE(TestDaemon::Eventually(absl::Seconds(2), [&] { return !Serving(); }));
+  daemon_->Signal(SIGTERM);
+  for (const auto& stream : streams_) {
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+  EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
+}
+
+TEST_F(Lifecycle, SigtermWhenIdle) {
+  Start(SlowDevice());
+  const absl::Time start = absl::Now();
+  daemon_->Signal(SIGTERM);
+  EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+}
+
+TEST_F(Lifecycle, B100SigtermWhileStarting) {
+  // At several moments of a start.
+  for (const int delay_ms : {0, 5, 20, 40, 80, 160}) {
+    TestDaemonOptions options;
+    options.wait_until_serving = false;
+    Start(std::move(options));
+    absl::SleepFor(absl::Milliseconds(delay_ms));
+    daemon_->Signal(SIGTERM);
+    const int code = ExitCode(absl::Seconds(10));
+    // Before the handler is there the signal itself ends the process.
+    EXPECT_TRUE(code == 0 || (delay_ms < 20 && code == 128 + SIGTERM)) << code << "\n"
+                                                                       << daemon_->Log();
+  }
+}
+
+// ---- Deaths
+
+TEST_F(Lifecycle, KilledDaemonLeavesNoWorker) {
+  Start({});
+  const std::vector<pid_t> workers = daemon_->WorkerPids();
+  ASSERT_FALSE(workers.empty());
+  OpenStreams(4, 500);
+  daemon_->Signal(SIGKILL);
+  EXPECT_EQ(ExitCode(absl::Seconds(5)), 128 + SIGKILL);
+  for (const pid_t worker : workers) {
+    EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(2), [&] { return kill(worker, 0) != 0; }));
+  }
+}
+
+void ExpectWorkerLost(Lifecycle* /*test*/, TestDaemon* daemon) {
+  EXPECT_EQ(daemon->WaitForExit(absl::Seconds(10)).value_or(-1), 5) << daemon->Log();
+  EXPECT_THAT(daemon->Log(), ::testing::HasSubstr("worker"));
+}
+
+TEST_F(Lifecycle, KilledWorkerEndsStreamsWithUnavailable) {
+  Start(SlowDevice());
+  OpenStreams(8, 2000);
+  for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGKILL);
+  const absl::Time start = absl::Now();
+  for (const auto& stream : streams_) {
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_TRUE(HasRetryInfo(stream->result.status));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  ExpectWorkerLost(this, daemon_.get());
+}
+
+TEST_F(Lifecycle, B098KilledWorkerOfAnIdleDaemonIsSeen) {
+  Start(SlowDevice());
+  ASSERT_TRUE(Serving());
+  for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGKILL);
+  EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(2), [&] { return !Serving(); }));
+  ExpectWorkerLost(this, daemon_.get());
+}
+
+TEST_F(Lifecycle, B098StoppedWorkerIsFoundByItsStep) {
+  Start(SlowDevice({"--step-timeout=1s"}));
+  ASSERT_TRUE(Serving());
+  for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGSTOP);
+  // Nothing is asked of it yet.
+  absl::SleepFor(absl::Milliseconds(1500));
+  EXPECT_TRUE(Serving());
+  const absl::Time start = absl::Now();
+  const grpc::Status status = Generate(daemon_->stub(), StreamOf(5)).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(4));
+  EXPECT_FALSE(Serving());
+  ExpectWorkerLost(this, daemon_.get());
+}
+
+}  // namespace
+}  // namespace pagoda::e2e
