@@ -270,9 +270,10 @@ void Engine::Impl::SweepDeadlines(int64_t now_ns) {
 }
 
 absl::StatusOr<bool> Engine::Impl::ApplyNextResult() {
-  if (num_in_flight_ == 0) return false;
+  // Also with no step in flight: the end of an idle worker is known by no other sign.
   const absl::StatusOr<bool> polled = options_.pipe->Poll(&result_);
   if (!polled.ok() || !*polled) return polled;
+  if (num_in_flight_ == 0) return BadStepResultError(next_step_id_, "number of results", 1, 0);
   const int64_t now_ns = options_.clock->NowNs();
   const ScheduledStep& step = steps_[(next_step_id_ - num_in_flight_) % steps_.size()];
   const absl::Status status = applier_.Apply(step, result_, now_ns);

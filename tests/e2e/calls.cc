@@ -9,6 +9,8 @@ namespace pagoda::e2e {
 namespace {
 
 void SetDeadline(absl::Duration timeout, grpc::ClientContext* context) {
+  // A channel that is new, or whose first try came too early, connects while the call waits.
+  context->set_wait_for_ready(true);
   context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
 }
 

@@ -115,7 +115,10 @@ TEST(Disconnect, ManyCancelsInEveryPhaseLeaveNothing) {
   }
   for (std::thread& client : clients) client.join();
   EXPECT_TRUE(NothingRuns(*daemon));
-  EXPECT_EQ(MetricOf(*daemon, "pagoda_requests_finished_total{"), 200);
+  // Some were cancelled before they left the client.
+  const double received = MetricOf(*daemon, "pagoda_requests_received_total{");
+  EXPECT_GT(received, 100);
+  EXPECT_EQ(MetricOf(*daemon, "pagoda_requests_finished_total{"), received);
 }
 
 // ---- B074
@@ -210,8 +213,9 @@ TEST(Admission, B077ExcessIsRefusedAtOnceWithAHint) {
   }
   EXPECT_EQ(MetricOf(*daemon, "pagoda_requests_rejected_total{reason=\"queue_full\"}"), 20);
   // n counts as n: one place is free, two are not.
-  waiting[0]->Cancel();
-  waiting[0]->Finish();
+  waiting.back()->Cancel();
+  waiting.back()->Finish();
+  waiting.pop_back();
   ASSERT_TRUE(TestDaemon::Eventually(
       absl::Seconds(5), [&] { return MetricOf(*daemon, "pagoda_requests_waiting") == 3; }));
   v1::GenerateRequest two = Endless();

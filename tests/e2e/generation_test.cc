@@ -230,7 +230,8 @@ TEST(Preemption, B070StreamsEqualTheUnpressedRun) {
   };
   double few = 0, none = 0;
   const std::vector<CallResult> ample = run(100, &none);
-  ExpectSame(run(12, &few), ample);
+  // On a machine so busy that the streams come one by one nothing presses; then once more.
+  for (int attempt = 0; attempt < 10 && few == 0; ++attempt) ExpectSame(run(12, &few), ample);
   EXPECT_GT(few, 0);
   EXPECT_EQ(none, 0);
 }

@@ -252,7 +252,7 @@ TEST_F(Startup, B108DaemonsSideBySide) {
     EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(60), [&] {
       return Generate(daemon->stub(), TextRequest("a", 2), absl::Seconds(5)).status.ok();
     })) << daemon->Log();
-    EXPECT_EQ(daemon->Metric("pagoda_requests_finished_total{").value_or(-1), 1);
+    EXPECT_EQ(daemon->Metric("pagoda_generation_tokens_total{").value_or(-1), 2);
   }
 }
 

@@ -117,7 +117,10 @@ absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions 
     daemon->exit_code_ = TryReap(daemon->pid_);
     if (daemon->exit_code_) return true;
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    // A call that fails at once polls nothing, and then only gRPC's poller of every five seconds
+    // would see that the channel has connected.
+    context.set_wait_for_ready(true);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
     v1::GetModelResponse model;
     return daemon->stub_->GetModel(&context, v1::GetModelRequest(), &model).ok();
   });

@@ -257,6 +257,43 @@ TEST(StreamGenerateTest, DeadlineIsTheEnginesToKeep) {
   EXPECT_EQ(service.metrics().requests_finished[outcome][code].load(), 1u);
 }
 
+// A message that waits for one that is never to come would hang here.
+TEST(StreamGenerateTest, EachMessageIsOnTheWireAtOnce) {
+  std::string dir = "/tmp/pagoda-calls-XXXXXX";
+  ASSERT_NE(mkdtemp(dir.data()), nullptr);
+  const std::string address = "unix:" + dir + "/s";
+  {
+    ServiceUnderTest service({.address = address});
+    const auto stub = v1::InferenceService::NewStub(
+        grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    const absl::Time start = absl::Now();
+    grpc::ClientContext context;
+    Reader reader = stub->StreamGenerate(&context, StreamRequest());
+    const engine::Request submitted = service.engine().TakeRequest();
+    v1::StreamGenerateResponse message;
+    service.Deliver(StartedDelta(submitted, "a"));
+    ASSERT_TRUE(reader->Read(&message));
+    EXPECT_TRUE(message.has_started());
+    ASSERT_TRUE(reader->Read(&message));
+    EXPECT_EQ(message.delta().text(), "a");
+    service.Deliver(TextDelta(submitted.key, 0, "b"));
+    ASSERT_TRUE(reader->Read(&message));
+    EXPECT_EQ(message.delta().text(), "b");
+    engine::OutputDelta last = FinishedDelta(submitted.key, 0, true);
+    last.text = "c";
+    last.tokens = {'c'};
+    service.Deliver(std::move(last));
+    ASSERT_TRUE(reader->Read(&message));
+    EXPECT_EQ(message.delta().text(), "c");
+    ASSERT_TRUE(reader->Read(&message));
+    EXPECT_TRUE(message.has_finished());
+    EXPECT_FALSE(reader->Read(&message));
+    EXPECT_TRUE(reader->Finish().ok());
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  }
+  rmdir(dir.c_str());
+}
+
 // ---- B104: readers that do not read
 
 TEST(StreamGenerateTest, B104TooMuchOutputWaiting) {
