@@ -160,21 +160,48 @@ class ClusterRow {
   }
 
   // SortKey of the first token in order; kNanKey if any logit is NaN, kNoKey if all are -inf.
+  // Counts those that are not -inf on the way.
   __device__ unsigned long long Largest() {
     float value = -INFINITY;
     int32_t id = -1;
     bool has_nan = false;
+    uint32_t count = 0;
     ForGroups(-INFINITY, [&](const float(&z)[kGroup], int32_t first) {
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         has_nan |= isnan(z[i]);
+        count += z[i] >= -FLT_MAX ? 1 : 0;
         if (z[i] > value) {
           value = z[i];
           id = first + i;
         }
       }
     });
-    return ClusterMaxKey(has_nan ? kNanKey : id < 0 ? kNoKey : SortKey(value, id));
+    return ClusterMaxKey(has_nan ? kNanKey : id < 0 ? kNoKey : SortKey(value, id), count);
+  }
+  // What the last call of Largest counted.
+  __device__ uint32_t num_finite() const { return num_finite_; }
+
+  // The next row that is not drawn in one pass; p.rows when there is none left. Clusters take rows
+  // as they come to them: not all of them are on the device at once where others' blocks wait too.
+  __device__ int64_t NextRow(const SampleParams& p, SelectQueue* queue) {
+    BlockExchange& mine = NextExchange();
+    if (IsLeader() && threadIdx.x == 0) {
+      uint32_t row = atomicAdd(&queue->next_row, 1u);
+      while (row < p.rows && IsStreamRow(p.row_params[row])) row = atomicAdd(&queue->next_row, 1u);
+      mine.key = row;
+    }
+    cluster_.sync();
+    const auto row = static_cast<int64_t>(cluster_.map_shared_rank(&s_.exchange[parity_], 0)->key);
+    return row < p.rows ? row : p.rows;
+  }
+  // When NextRow gave none: the last cluster leaves the queue as it was.
+  __device__ void LeaveQueue(uint32_t num_clusters, SelectQueue* queue) const {
+    if (rank_ != 0 || threadIdx.x != 0) return;
+    __threadfence();
+    if (atomicAdd(&queue->num_done, 1u) != num_clusters - 1) return;
+    queue->next_row = 0;
+    queue->num_done = 0;
   }
 
   // ---- What is in play. SetScale comes first: all finite tokens.
@@ -365,7 +392,8 @@ class ClusterRow {
       float kept[kGroup];
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) kept[i] = InPlay(z[i], first + i) ? z[i] : -INFINITY;
-      MeetGroup(kept, first / kGroup, noise, &s_.block_best, &best);
+      const float bound = PruningBound(&s_.block_best);
+      MeetGroup(kept, first / kGroup, GroupMax(kept), noise, bound, &s_.block_best, &best);
     });
     return ClusterMaxKey(best.Key());
   }
@@ -457,19 +485,34 @@ class ClusterRow {
     return s_.exchange[parity_];
   }
 
-  __device__ unsigned long long ClusterMaxKey(unsigned long long key) {
+  // Largest key of the cluster; num_finite_ becomes the sum of the counts.
+  __device__ unsigned long long ClusterMaxKey(unsigned long long key, uint32_t count = 0) {
+    const int lane = threadIdx.x & 31;
+    const int warp = threadIdx.x >> 5;
+    count = __reduce_add_sync(kFullWarp, count);
+    if (lane == 0) s_.warp_tally[warp].count[0] = count;
     key = BlockMax(key);
     BlockExchange& mine = NextExchange();
-    if (threadIdx.x == 0) mine.key = key;
+    if (warp == 0) {
+      count = __reduce_add_sync(kFullWarp, lane < kSelectWarps ? s_.warp_tally[lane].count[0] : 0);
+      if (lane == 0) {
+        mine.key = key;
+        mine.tally.count[0] = count;
+      }
+    }
     cluster_.sync();
-    if (threadIdx.x < 32) {
-      const int rank = threadIdx.x;
-      const unsigned long long theirs =
-          rank < kClusterBlocks ? cluster_.map_shared_rank(&mine, rank)->key : kNoKey;
-      key = WarpMaxKey(theirs);
-      if (threadIdx.x == 0) s_.key = key;
+    if (warp == 0) {
+      const bool holds = lane < kClusterBlocks;
+      const BlockExchange& theirs = *cluster_.map_shared_rank(&mine, holds ? lane : 0);
+      key = WarpMaxKey(holds ? theirs.key : kNoKey);
+      count = __reduce_add_sync(kFullWarp, holds ? theirs.tally.count[0] : 0);
+      if (lane == 0) {
+        s_.key = key;
+        s_.sum.count[0] = count;
+      }
     }
     __syncthreads();
+    num_finite_ = s_.sum.count[0];
     return s_.key;
   }
 
@@ -675,6 +718,7 @@ class ClusterRow {
   float temperature_ = 1.0f;
   float scale_log2_ = 1.0f;
   float mean_ = 0.0f;
+  uint32_t num_finite_ = 0;
   bool has_typical_ = false;
   Cutoff in_play_ = {0.0f, 0};
   Cutoff typical_ = {0.0f, 0};

@@ -14,6 +14,12 @@ struct SampleRowState {
   uint32_t reserved;
 };
 
+// Where clusters take rows from. Zeros between launches.
+struct SelectQueue {
+  uint32_t next_row;
+  uint32_t num_done;  // clusters that found it empty
+};
+
 // Below this a logit over the temperature may overflow; such rows take the path that subtracts the
 // maximum first.
 inline constexpr float kMinStreamTemperature = 1e-20f;

@@ -99,24 +99,43 @@ struct NoiseParams {
   float scale_log2;  // log2(e) / temperature
 };
 
-// Meets tokens 4 * group .. 4 * group + 3; those out of play have z = -inf. `block_best` (shared
-// memory) is the OrderedBits of the best value that any thread of the block has met, at first those
-// of -inf. Ids met by one thread ascend.
+// Largest of a group; NaN if one of them is.
+__device__ __forceinline__ float GroupMax(const float (&z)[kGroup]) {
+  float a, b, both;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(a) : "f"(z[0]), "f"(z[1]));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(b) : "f"(z[2]), "f"(z[3]));
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(both) : "f"(a), "f"(b));
+  return both;
+}
+
+// What the exponent of a group must exceed, from the best value of the block so far, in units of
+// log 2. Smaller than it need be by room for the rounding of the fast arithmetic; -inf bounds
+// nothing.
+__device__ __forceinline__ float PruningBound(const uint32_t* block_best) {
+  const float bound = FromOrderedBits(*static_cast<const volatile uint32_t*>(block_best)) * kLog2E;
+  return bound - (0.02f + 4e-7f * fabsf(bound));
+}
+
+// Meets tokens 4 * group .. 4 * group + 3, whose largest logit is `largest`; those out of play have
+// z = -inf. `block_best` (shared memory) is the OrderedBits of the best value that any thread of
+// the block has met, at first those of -inf, and `bound` its PruningBound, or an earlier one. Ids
+// met by one thread ascend.
 __device__ __forceinline__ void MeetGroup(const float (&z)[kGroup],
                                           int32_t group,
+                                          float largest,
                                           const NoiseParams& noise,
+                                          float bound,
                                           uint32_t* block_best,
                                           NoisyBest* best) {
-  const float largest = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
+  const float exponent = (largest - noise.offset) * noise.scale_log2 - bound;
+  // No 1 - u is below 2^-24: not even the largest noise helps.
+  if (exponent < -24.0f) return;
   const PhiloxBlock bits = NoiseBits(noise.seed, noise.position, group);
   const uint32_t largest_bits =
       max(max(bits.word[0], bits.word[1]), max(bits.word[2], bits.word[3]));
-  const float bound = FromOrderedBits(*static_cast<volatile uint32_t*>(block_best)) * kLog2E;
-  // Room for the rounding of the fast arithmetic here; -inf bounds nothing.
-  const float slack = 0.02f + 4e-7f * fabsf(bound);
-  const float exponent = (largest - noise.offset) * noise.scale_log2 - bound + slack;
-  // 1 - u of the smallest is the uniform of the complement.
-  if (!(Exp2Approx(exponent) >= UniformFromBits(~largest_bits))) return;
+  // The smallest 1 - u is the uniform of the complement; its cell's lower end takes no conversion.
+  const float least = __uint_as_float(0x3f800000u | (~largest_bits >> 9)) - 1.0f;
+  if (!(Exp2Approx(exponent) >= least)) return;
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
     if (!(z[i] > -INFINITY)) continue;

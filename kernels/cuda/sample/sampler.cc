@@ -16,13 +16,14 @@ constexpr int64_t kMaxRows = 65536;
 
 absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(const DeviceContext& context) {
   auto sampler = std::unique_ptr<Sampler>(new Sampler(context));
-  constexpr size_t kBytes = kMaxRows * sizeof(SampleRowState);
+  constexpr size_t kBytes = kMaxRows * sizeof(SampleRowState) + sizeof(SelectQueue);
   PAGODA_RETURN_IF_ERROR(CudaStatus(cudaMalloc(reinterpret_cast<void**>(&sampler->states_), kBytes),
                                     "cudaMalloc",
                                     "the state of sample"));
   PAGODA_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(sampler->states_, 0, kBytes, context.stream),
                                     "cudaMemsetAsync",
                                     "the state of sample"));
+  sampler->queue_ = reinterpret_cast<SelectQueue*>(sampler->states_ + kMaxRows);
   return sampler;
 }
 
@@ -47,7 +48,7 @@ absl::Status Sampler::Run(const SampleParams& params) {
     PAGODA_ASSIGN_OR_RETURN(num_clusters_, CountSelectClusters(context_, params.vocab_size));
     counted_vocab_size_ = params.vocab_size;
   }
-  return LaunchSampleSelect(context_, params, num_clusters_);
+  return LaunchSampleSelect(context_, params, num_clusters_, queue_);
 }
 
 }  // namespace pagoda::kernels::cuda

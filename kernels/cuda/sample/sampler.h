@@ -33,6 +33,7 @@ class Sampler {
   // ---- Constant.
   const DeviceContext& context_;
   SampleRowState* states_ = nullptr;  // [kMaxRows], device
+  SelectQueue* queue_ = nullptr;      // after them
   // ---- State: what CountSelectClusters said last.
   int32_t counted_vocab_size_ = 0;
   int num_clusters_ = 0;
@@ -44,7 +45,8 @@ absl::Status LaunchSampleStream(const DeviceContext& context,
                                 SampleRowState* states);
 absl::Status LaunchSampleSelect(const DeviceContext& context,
                                 const SampleParams& params,
-                                int num_clusters);
+                                int num_clusters,
+                                SelectQueue* queue);
 
 // Clusters of SelectKernel that are resident at once; UNIMPLEMENTED if the vocabulary does not fit
 // in one.

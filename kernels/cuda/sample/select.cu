@@ -66,7 +66,7 @@ __device__ unsigned long long Draw(ClusterRow& z,
   }
   const bool has_top_p = row.top_p < 1.0f;
   const bool has_typical = row.typical_p < 1.0f;
-  uint32_t count = z.CountInPlay();
+  uint32_t count = row.min_p > 0.0f ? z.CountInPlay() : z.num_finite();
   const bool has_top_k = row.top_k > 0 && static_cast<uint32_t>(row.top_k) < count;
   double mass = 0.0;
   if (has_top_p && !has_top_k) mass = z.MassInPlay().total;
@@ -194,18 +194,15 @@ __device__ void SampleInCluster(ClusterRow& z, const SampleParams& p, int64_t ro
   z.Sync();  // nobody still reads this block's tokens, or block 0 its list
 }
 
-// Clusters take rows in turn.
 __global__ void __cluster_dims__(kClusterBlocks, 1, 1) __launch_bounds__(kSelectThreads, 3)
-    SelectKernel(const __grid_constant__ SampleParams p, int32_t chunk) {
+    SelectKernel(const __grid_constant__ SampleParams p, int32_t chunk, SelectQueue* queue) {
   extern __shared__ __align__(128) char shared[];
   LaunchNext();
   ClusterRow z(p.vocab_size, chunk, shared);
   z.Sync();  // all have begun, block 0's list is empty
   WaitForPrevious();
-  const int num_clusters = gridDim.x / kClusterBlocks;
-  for (int64_t row = blockIdx.x / kClusterBlocks; row < p.rows; row += num_clusters) {
-    if (!IsStreamRow(p.row_params[row])) SampleInCluster(z, p, row);
-  }
+  for (int64_t row; (row = z.NextRow(p, queue)) < p.rows;) SampleInCluster(z, p, row);
+  z.LeaveQueue(gridDim.x / kClusterBlocks, queue);
   z.Sync();  // the memory of a block that has ended must not be read
 }
 
@@ -261,7 +258,8 @@ absl::StatusOr<int> CountSelectClusters(const DeviceContext& context, int32_t vo
 
 absl::Status LaunchSampleSelect(const DeviceContext& context,
                                 const SampleParams& params,
-                                int num_clusters) {
+                                int num_clusters,
+                                SelectQueue* queue) {
   if (params.max_top > kListCapacity) {
     return UnsupportedError("sample",
                             absl::StrCat(params.max_top, " top entries; at most ", kListCapacity));
@@ -275,7 +273,8 @@ absl::Status LaunchSampleSelect(const DeviceContext& context,
                  .shared_bytes = ClusterRow::SharedBytes(chunk)},
                 SelectKernel,
                 params,
-                chunk);
+                chunk,
+                queue);
 }
 
 }  // namespace pagoda::kernels::cuda

@@ -7,8 +7,8 @@ namespace pagoda::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// Loads a thread has in flight.
-constexpr int kUnroll = 4;
+// Groups of a batch; a thread has the loads of one batch in flight.
+constexpr int kUnroll = 2;
 
 // Tokens 4 * group .. 4 * group + 3 of a row; -inf beyond the vocabulary.
 __device__ __forceinline__ void LoadGroup(
@@ -29,7 +29,7 @@ __device__ __forceinline__ void LoadGroup(
 
 // Block b works on part b % num_splits of row b / num_splits; the last block of a row to finish
 // writes its token.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     StreamKernel(const __grid_constant__ SampleParams p, SampleRowState* states, int num_splits) {
   __shared__ unsigned long long scratch[32];
   __shared__ uint32_t block_best;
@@ -53,27 +53,43 @@ __global__ void __launch_bounds__(kThreads)
 
   NoisyBest best;
   bool has_nan = false;
-  for (int32_t base = begin + threadIdx.x; base < end; base += kThreads * kUnroll) {
+  const auto meet = [&](const float(&z)[kGroup], int32_t group, float bound) {
+    const float largest = GroupMax(z);
+    has_nan |= isnan(largest);
+    if (!greedy) {
+      MeetGroup(z, group, largest, noise, bound, &block_best, &best);
+    } else if (largest > best.value) {
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        if (z[i] > best.value) best = {z[i], group * kGroup + i};
+      }
+    }
+  };
+  // While one batch of groups is met, the next is on its way.
+  constexpr int32_t kStride = kThreads * kUnroll;
+  float next[kUnroll][kGroup];
+  const auto load = [&](int32_t base) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int32_t group = base + u * kThreads;
+      if (group < end) LoadGroup(logits, aligned, p.vocab_size, group, next[u]);
+    }
+  };
+  int32_t base = begin + static_cast<int32_t>(threadIdx.x);
+  load(base);
+  for (; base < end; base += kStride) {
     float z[kUnroll][kGroup];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int32_t group = base + u * kThreads;
-      if (group < end) LoadGroup(logits, aligned, p.vocab_size, group, z[u]);
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) z[u][i] = next[u][i];
     }
+    load(base + kStride);
+    const float bound = PruningBound(&block_best);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int32_t group = base + u * kThreads;
-      if (group >= end) break;
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) has_nan |= isnan(z[u][i]);
-      if (greedy) {
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
-          if (z[u][i] > best.value) best = {z[u][i], group * kGroup + i};
-        }
-      } else {
-        MeetGroup(z[u], group, noise, &block_best, &best);
-      }
+      if (group < end) meet(z[u], group, bound);
     }
   }
   const unsigned long long key = BlockMaxKey(has_nan ? kNanKey : best.Key(), scratch);
