@@ -90,6 +90,11 @@ absl::optional<std::string> ConformanceDir() {
   return path;
 }
 
+std::string DeviceUnderTest() {
+  const char* device = std::getenv("PAGODA_DEVICE");
+  return device != nullptr && *device != '\0' ? device : "cpu";
+}
+
 std::string DefaultModelDir() { return PAGODA_SOURCE_DIR "/deploy/models/fable-7m"; }
 
 absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions options) {
@@ -104,6 +109,7 @@ absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions 
       absl::StrCat("--grpc-address=", daemon->grpc_address_),
       absl::StrCat("--metrics-address=127.0.0.1:", daemon->metrics_port_),
   };
+  if (DeviceUnderTest() != "cpu") command.push_back("--device=" + DeviceUnderTest());
   command.insert(command.end(), options.flags.begin(), options.flags.end());
   const int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
   const int log_fd = OpenForWriting(daemon->dir_ + "/log");

@@ -22,6 +22,9 @@ std::string PagodaBinary();
 // such folder.
 absl::optional<std::string> ConformanceDir();
 
+// $PAGODA_DEVICE, what daemons are started on unless their flags say otherwise; else "cpu".
+std::string DeviceUnderTest();
+
 // deploy/models/fable-7m of the sources.
 std::string DefaultModelDir();
 

@@ -1,0 +1,210 @@
+#!/bin/bash
+# Everything that needs a GPU.
+#   tests/run_gpu.sh pack            builds preset cuda, and packs what runs on the GPU machine: build/gpu/pagoda_gpu.tar.gz
+#   tests/run_gpu.sh run [FOLDER]    on the GPU machine: unpacks that archive, runs the checks, benchmarks and the daemon
+#   tests/run_gpu.sh [FOLDER]        both, where one machine has the packages and the GPU
+# Each part logs and the next goes on. FOLDER (build/gpu/results) gets summary.txt, all.log and the JSON of the benchmarks;
+# the exit code is 0 if no part failed. PARTS="check daemon" runs only parts whose names begin so. PAGODA_GPU_ARCHIVE is
+# another archive; PAGODA_CONFORMANCE_DIR the reference data; JOBS how many compilers run at once; EXECUTABLES="PATH ..."
+# what to pack instead of building: pagoda, pagoda_cuda.so, conformance_test, the cuda checks and benchmarks.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+root=$PWD
+archive=${PAGODA_GPU_ARCHIVE:-$root/build/gpu/pagoda_gpu.tar.gz}
+# More would not travel beside the sources.
+max_archive_bytes=$((60 * 1000 * 1000))
+
+build_all() {
+  local launcher=() targets=() known target
+  command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  cmake --preset cuda "${launcher[@]}" >/dev/null
+  known=$(ninja -C "$build" -t targets all)
+  for target in pagoda pagoda_cuda conformance_test cuda_backend_check cuda_attention_test cuda_kernels_bench cuda_attention_bench; do
+    if grep -q "^$target: phony" <<<"$known"; then targets+=("$target"); else echo "note: no target $target" >&2; fi
+  done
+  ninja -C "$build" -j"${JOBS:-$(nproc)}" "${targets[@]}"
+}
+
+pack() (
+  set -e
+  folder=$root/build/gpu/pack
+  build=$root/build/cuda
+  if [ -n "${EXECUTABLES:-}" ]; then
+    read -r -a files <<<"$EXECUTABLES"
+  else
+    build_all
+    files=("$build/daemon/pagoda" "$build/daemon/pagoda_cuda.so")
+    for file in tests/e2e/conformance_test tests/kernels/cuda/cuda_backend_check tests/kernels/cuda/cuda_attention_test \
+      tests/bench/cuda_kernels_bench tests/bench/cuda_attention_bench; do
+      if [ -x "$build/$file" ]; then files+=("$build/$file"); fi
+    done
+  fi
+  rm -rf "$folder"
+  tests/pack_gpu.sh "$folder" "${files[@]}"
+  data=${PAGODA_CONFORMANCE_DIR:-$root/../shared/conformance}
+  if [ -d "$data/models" ]; then
+    mkdir -p "$folder/conformance/models"
+    for model in "$data"/models/*; do
+      # Those that the test takes.
+      grep -q -E '"(Llama|Mistral)ForCausalLM"' "$model/config.json" && cp -RL "$model" "$folder/conformance/models/"
+    done
+    chmod -R u+w "$folder/conformance"
+  else
+    echo "note: no reference data at $data" >&2
+  fi
+  tar -C "$folder" -czf "$archive" .
+  bytes=$(stat -c %s "$archive")
+  echo "$archive: $bytes bytes; unpacked $(du -sm "$folder" | cut -f1) MiB"
+  if [ "$bytes" -gt "$max_archive_bytes" ]; then
+    echo "error: the archive has more than $max_archive_bytes bytes" >&2
+    exit 1
+  fi
+)
+
+# part NAME SECONDS COMMAND...: 77 is a skip, as for CTest.
+part() {
+  local name=$1 seconds=$2 code=0 began=$SECONDS verdict last
+  shift 2
+  if [ -n "${PARTS:-}" ]; then
+    local wanted=false prefix
+    for prefix in $PARTS; do [[ $name == "$prefix"* ]] && wanted=true; done
+    $wanted || return 0
+  fi
+  printf '\n===== %s: %s\n' "$name" "$*" >>"$all"
+  timeout --kill-after=10 "$seconds" "$@" >"$work/part.log" 2>&1 || code=$?
+  # A sanitizer or a test may say the same thing a million times.
+  if [ "$(stat -c %s "$work/part.log")" -gt 2000000 ]; then
+    { head -c 1000000 "$work/part.log"; printf '\n[...]\n'; tail -c 1000000 "$work/part.log"; } >>"$all"
+  else
+    cat "$work/part.log" >>"$all"
+  fi
+  case $code in
+    0) verdict=ok ;;
+    77) verdict=skip ;;
+    124 | 137) verdict=TIMEOUT ;;
+    *) verdict="FAIL($code)" ;;
+  esac
+  [ "$code" -ne 0 ] && [ "$code" -ne 77 ] && failed=$((failed + 1))
+  last=$(grep -v '^[[:space:]]*$' "$work/part.log" | tail -n 1 | cut -c1-150)
+  printf '%-11s %-28s %4ss  %s\n' "$verdict" "$name" $((SECONDS - began)) "$last" | tee -a "$summary"
+  grep -E '^FAIL|^\[  FAILED  \]|^error:' "$work/part.log" | head -n 20 | sed 's/^/            /' | tee -a "$summary"
+  return 0
+}
+
+check() {
+  local name=$1
+  shift
+  [ -x "$bin/$name" ] || { echo "$name is not in the archive"; return 77; }
+  "$bin/$name" "$@"
+}
+
+# sanitize TOOL EXECUTABLE [part of a name ...]
+sanitize() {
+  local tool=$1 name=$2
+  shift 2
+  local sanitizer
+  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
+  [ -n "$sanitizer" ] || { echo "no compute-sanitizer"; return 77; }
+  [ -x "$bin/$name" ] || { echo "$name is not in the archive"; return 77; }
+  "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 "$bin/$name" "$@"
+}
+
+# Greedy tokens of the prompt `short` against golden.json. In bf16 a near tie may go the other way, and then all that
+# follows differs: they must agree up to the first margin of less than 0.3.
+daemon() {
+  local model=$root/deploy/models/fable-7m address=unix:$work/grpc.sock pid code=1
+  "$bin/pagoda" serve "$model" --device="$device" --grpc-address="$address" --metrics-address=127.0.0.1:8012 >"$work/daemon.log" 2>&1 &
+  pid=$!
+  for _ in $(seq 300); do
+    "$bin/pagoda" health --address "$address" >/dev/null 2>&1 && break
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  local prompt="--token-ids 3777,663,259,562 --temperature 0 --max-tokens 48 --ignore-eos"
+  "$bin/pagoda" generate --address "$address" --json $prompt >"$results/generate.json"
+  "$bin/pagoda" generate --address "$address" --print-token-ids $prompt >"$work/tokens"
+  python3 - "$model/golden.json" "$work/tokens" <<'PYTHON' && code=0
+import json, sys
+case = json.load(open(sys.argv[1]))["cases"][0]
+got = [int(line) for line in open(sys.argv[2])]
+want, margins = case["greedy_ids"], case["greedy_margins"]
+same = next((i for i, (a, b) in enumerate(zip(got, want)) if a != b), min(len(got), len(want)))
+print("got", got)
+print("margin where they part:", margins[same] if same < len(want) else "none")
+print(f"{same} of {len(want)} golden tokens in {len(got)}")
+sys.exit(0 if len(got) == len(want) and (same == len(want) or margins[same] < 0.3) else 1)
+PYTHON
+  # Many at once, with sampling.
+  local i waits=()
+  for i in $(seq 16); do
+    "$bin/pagoda" generate --address "$address" --temperature 0.8 --top-p 0.95 --seed "$i" --max-tokens 64 \
+      "Once upon a time" >"$work/many.$i" 2>&1 &
+    waits+=($!)
+  done
+  for i in "${waits[@]}"; do wait "$i" || { echo "error: a request of 16 at once failed"; code=1; }; done
+  head -n 3 "$work/many.1"
+  kill -TERM "$pid" 2>/dev/null
+  wait "$pid"
+  echo "the daemon ended with $?; its log:"
+  cat "$work/daemon.log"
+  tail -n 3 "$work/many.2"
+  [ "$code" -eq 0 ] && echo "golden tokens as expected, 16 requests at once"
+  return "$code"
+}
+
+conformance() {
+  [ -x "$bin/conformance_test" ] || { echo "conformance_test is not in the archive"; return 77; }
+  PAGODA_DEVICE=$device PAGODA_BINARY=$bin/pagoda PAGODA_CONFORMANCE_DIR=$bin/conformance \
+    "$bin/conformance_test" --gtest_filter="$1"
+}
+
+run() {
+  results=${1:-$root/build/gpu/results}
+  mkdir -p "$results"
+  results=$(cd "$results" && pwd)
+  device=${PAGODA_DEVICE:-cuda}
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  bin=$work/bin
+  all=$results/all.log
+  summary=$results/summary.txt
+  failed=0
+  mkdir -p "$bin"
+  tar -C "$bin" -xzf "$archive" || return 1
+  : >"$all"
+  : >"$summary"
+  # libcublasLt.so.13 comes with CUDA; the packed libraries go first.
+  local cublas
+  cublas=$(ldconfig -p 2>/dev/null | awk '/libcublasLt\.so\.13 / {print $NF; exit}')
+  [ -n "$cublas" ] || cublas=$(ls /usr/local/cuda*/lib64/libcublasLt.so.13 /usr/local/cuda*/targets/*/lib/libcublasLt.so.13 2>/dev/null | head -n 1)
+  [ -n "$cublas" ] || cublas=$(find / -name libcublasLt.so.13 -not -path '/proc/*' 2>/dev/null | head -n 1)
+  [ -n "$cublas" ] || echo "note: no libcublasLt.so.13 found" | tee -a "$summary"
+  export LD_LIBRARY_PATH=$bin${cublas:+:$(dirname "$cublas")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  # Plans of other builds must not hide what is measured now.
+  export XDG_CACHE_HOME=$work/cache
+  [ "$device" = cuda ] && export PAGODA_REQUIRE_GPU=1
+
+  # `timeout` runs programs, not functions: a part that is a function runs in a shell of its own.
+  export root results device work bin
+  export -f check sanitize daemon conformance
+  part machine 60 bash -c 'nvidia-smi; uname -a; nproc; free -g; "$0"/pagoda version; ldd "$0"/pagoda "$0"/pagoda_cuda.so | grep "not found"; true' "$bin"
+  part check/backend 300 bash -c 'check cuda_backend_check'
+  part check/attention 300 bash -c 'check cuda_attention_test'
+  part daemon/golden 120 bash -c 'daemon'
+  part daemon/conformance 300 bash -c 'conformance "Conformance.*"'
+  part sanitizer/memcheck 150 bash -c 'sanitize memcheck cuda_backend_check sample/edges/600 backend/ resolve_tokens gather_rows linear/op/m1 pack_linear/bfloat16'
+  part sanitizer/racecheck 150 bash -c 'sanitize racecheck cuda_backend_check sample/edges/600 gather_rows rms_norm/bfloat16'
+  part sanitizer/initcheck 150 bash -c 'sanitize initcheck cuda_backend_check sample/edges/600 gather_rows'
+  part sanitizer/synccheck 150 bash -c 'sanitize synccheck cuda_backend_check sample/edges/600 linear/op/m1'
+  part bench/kernels 300 bash -c 'check cuda_kernels_bench --json="$results/kernels.json"'
+  part bench/attention 300 bash -c 'check cuda_attention_bench'
+  echo "$failed parts failed; logs in $all" | tee -a "$summary"
+  [ "$failed" -eq 0 ]
+}
+
+case "${1:-}" in
+  pack) pack ;;
+  run) run "${2:-}" ;;
+  -*) sed -n '2,10s/^# //p' "$0"; exit 2 ;;
+  *) pack && run "${1:-}" ;;
+esac
