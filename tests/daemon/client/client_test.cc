@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/client/commands.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/server.h"
@@ -47,7 +48,7 @@ class FakeService final : public v1::InferenceService::Service {
         v1::Delta* delta = response.mutable_delta();
         delta->Clear();
         delta->set_index(index);
-        delta->set_text("t" + std::to_string(i) + " ");
+        delta->set_text(absl::StrCat("t", i, " "));
         delta->add_token_ids(i);
         writer->Write(response);
       }
@@ -74,7 +75,7 @@ class FakeService final : public v1::InferenceService::Service {
                         v1::GenerateResponse* response) override {
     if (request->prompt().text() == "slow") return {grpc::StatusCode::DEADLINE_EXCEEDED, "slow"};
     auto* sequence = response->add_sequences();
-    sequence->set_text("unary " + request->prompt().text());
+    sequence->set_text(absl::StrCat("unary ", request->prompt().text()));
     sequence->add_token_ids(11);
     sequence->add_token_ids(12);
     return grpc::Status::OK;
