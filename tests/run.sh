@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs the tests.
-#   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers; about 15 minutes on 2 cores
+#   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers; on 2 cores well below half an hour with ccache
 #   tests/run.sh --all    adds the long tests (all of `long`, TSan, clang -Wthread-safety, buf lint), and fails on any skip
 # PAGODA_CONFORMANCE_DIR names the reference data (default: ../shared/conformance); tests that need it skip where it is absent.
 set -euo pipefail
@@ -52,12 +52,15 @@ build release
 step "release: tests"
 if $all; then run_tests release; else run_tests release -LE 'long'; fi
 
-step "asan: build (engine, text, model files, parallel, kernels)"
+step "asan: build (engine, text, model files, parallel, server parts)"
 build asan asan_tests
 step "asan: tests (AddressSanitizer and UndefinedBehaviorSanitizer)"
-run_tests asan -L 'unit|kernel' -LE 'long|nosan'
+run_tests asan -L 'unit' -LE 'long|nosan'
 
 if $all; then
+  step "asan: kernels"
+  build asan asan_kernel_tests
+  run_tests asan -L 'kernel' -LE 'long|nosan'
   step "tsan: build"
   build tsan tsan_tests
   step "tsan: tests (ThreadSanitizer, what links no gRPC)"

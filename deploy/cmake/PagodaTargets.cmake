@@ -52,6 +52,7 @@ endfunction()
 
 # What the sanitizer builds need: tests that link no gRPC.
 add_custom_target(asan_tests)
+add_custom_target(asan_kernel_tests)
 add_custom_target(tsan_tests)
 
 # pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
@@ -66,11 +67,12 @@ function(pagoda_test name)
   endif()
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE pagoda::flags ${A_DEPS} GTest::gmock GTest::gtest_main)
-  if(A_LABEL MATCHES "^(unit|kernel)$")
-    add_dependencies(asan_tests ${name})
-  endif()
   if(A_LABEL STREQUAL "unit")
+    add_dependencies(asan_tests ${name})
     add_dependencies(tsan_tests ${name})
+  endif()
+  if(A_LABEL STREQUAL "kernel")
+    add_dependencies(asan_kernel_tests ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT}
