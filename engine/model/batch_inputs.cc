@@ -1,6 +1,7 @@
 #include "engine/model/batch_inputs.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,22 +35,32 @@ class Layout {
 
 }  // namespace
 
-size_t BatchInputs::Lay(const StepLimits& limits, bool on_device, char* base, Arrays* arrays) {
-  const size_t tokens = static_cast<size_t>(limits.max_step_tokens);
+size_t BatchInputs::Lay(const StepLimits& limits, bool on_device, char* base, ArraySet* set) {
   const size_t seqs = static_cast<size_t>(limits.num_slots);
-  Layout layout(base);
-  arrays->host_tokens = layout.Array(tokens);
-  arrays->source_slots = layout.Array(tokens);
-  arrays->positions = layout.Array(tokens);
-  arrays->kv_slots = layout.Array(tokens);
-  arrays->row_offsets = layout.Array(seqs + 1);
-  arrays->context_lens = layout.Array(seqs);
+  // The order matters to CopyArrays.
+  const auto lay_step = [&](int32_t max_rows, Arrays* arrays) {
+    const size_t rows = static_cast<size_t>(max_rows);
+    Layout layout(base);
+    arrays->row_offsets = layout.Array(seqs + 1);
+    arrays->context_lens = layout.Array(seqs);
+    arrays->host_tokens = layout.Array(rows);
+    arrays->source_slots = layout.Array(rows);
+    arrays->positions = layout.Array(rows);
+    arrays->kv_slots = layout.Array(rows);
+    return layout;
+  };
+  lay_step(std::min(limits.num_slots, limits.max_step_tokens), &set->small);
+  Layout layout = lay_step(limits.max_step_tokens, &set->large);
+  Arrays& large = set->large;
   // On the host: the ids that a step copies, at most whole tables.
-  arrays->block_tables = layout.Array(seqs * static_cast<size_t>(limits.max_blocks_per_sequence()));
+  large.block_tables = layout.Array(seqs * static_cast<size_t>(limits.max_blocks_per_sequence()));
   if (on_device) {
-    arrays->tokens = layout.Array(tokens);
-    arrays->last_tokens = layout.Array(seqs);
+    large.tokens = layout.Array(static_cast<size_t>(limits.max_step_tokens));
+    large.last_tokens = layout.Array(seqs);
   }
+  set->small.block_tables = large.block_tables;
+  set->small.tokens = large.tokens;
+  set->small.last_tokens = large.last_tokens;
   return layout.size_bytes();
 }
 
@@ -58,10 +69,12 @@ absl::StatusOr<BatchInputs> BatchInputs::Allocate(kernels::Backend& backend,
                                                   int num_sets) {
   BatchInputs inputs;
   inputs.limits_ = limits;
-  const size_t device_bytes = Lay(limits, /*on_device=*/true, nullptr, &inputs.device_);
+  const size_t device_bytes = Lay(limits, /*on_device=*/true, nullptr, &inputs.device_set_);
   PAGODA_ASSIGN_OR_RETURN(inputs.device_memory_, backend.Allocate(device_bytes, "batch inputs"));
-  Lay(limits, /*on_device=*/true, inputs.device_memory_.as<char>(), &inputs.device_);
-  const size_t host_bytes = Lay(limits, /*on_device=*/false, nullptr, &inputs.host_);
+  Lay(limits, /*on_device=*/true, inputs.device_memory_.as<char>(), &inputs.device_set_);
+  inputs.device_ = inputs.device_set_.small;
+  ArraySet counted;
+  const size_t host_bytes = Lay(limits, /*on_device=*/false, nullptr, &counted);
   for (int i = 0; i < num_sets; ++i) {
     PAGODA_ASSIGN_OR_RETURN(kernels::Buffer memory,
                             backend.AllocateHost(host_bytes, "staging of batch inputs"));
@@ -147,16 +160,11 @@ absl::Status BatchInputs::UpdateTable(kernels::Backend& backend,
   return backend.CopyToDevice(to, staged, num_new * sizeof(int32_t));
 }
 
-absl::Status BatchInputs::CopyArrays(kernels::Backend& backend) {
-  const auto copy = [&backend](int32_t* device, const int32_t* host, int32_t count) {
-    return backend.CopyToDevice(device, host, static_cast<size_t>(count) * sizeof(int32_t));
-  };
-  PAGODA_RETURN_IF_ERROR(copy(device_.host_tokens, host_.host_tokens, batch_.num_rows));
-  PAGODA_RETURN_IF_ERROR(copy(device_.source_slots, host_.source_slots, batch_.num_rows));
-  PAGODA_RETURN_IF_ERROR(copy(device_.positions, host_.positions, batch_.num_rows));
-  PAGODA_RETURN_IF_ERROR(copy(device_.kv_slots, host_.kv_slots, batch_.num_rows));
-  PAGODA_RETURN_IF_ERROR(copy(device_.row_offsets, host_.row_offsets, batch_.num_seqs + 1));
-  return copy(device_.context_lens, host_.context_lens, batch_.num_seqs);
+absl::Status BatchInputs::CopyArrays(kernels::Backend& backend) const {
+  const int32_t* const end = host_.kv_slots + batch_.num_rows;
+  return backend.CopyToDevice(device_.row_offsets,
+                              host_.row_offsets,
+                              static_cast<size_t>(end - host_.row_offsets) * sizeof(int32_t));
 }
 
 absl::Status BatchInputs::Build(kernels::Backend& backend,
@@ -164,7 +172,12 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
                                 const SlotTable& slots,
                                 int set_idx) {
   PAGODA_CHECK(!rows.empty() && rows.size() <= table_rows_.size());
-  host_ = host_sets_[static_cast<size_t>(set_idx)];
+  const int32_t num_rows =
+      std::accumulate(rows.begin(), rows.end(), 0, [](int32_t sum, const StepRow& row) {
+        return sum + row.num_tokens;
+      });
+  host_ = host_sets_[static_cast<size_t>(set_idx)].For(limits_, num_rows);
+  device_ = device_set_.For(limits_, num_rows);
   num_staged_blocks_ = 0;
   ChooseOrder(rows, slots);
   first_batch_rows_.resize(rows.size());

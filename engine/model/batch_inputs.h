@@ -13,7 +13,9 @@
 namespace pagoda::engine {
 
 // What the layers of a step read beside weights: tokens, positions, places in the KV pool, block
-// tables. The device's arrays have fixed addresses and capacities.
+// tables. The device's arrays have fixed addresses and capacities: one set of addresses for steps
+// of no more rows than there are slots (decoding), one for larger ones. All but the tables travels
+// in one copy.
 //
 // A step costs what it changes. Block tables stay on the device from step to step: a sequence keeps
 // its row of the table while it runs (so the order of sequences in a batch is this class's, not the
@@ -55,6 +57,14 @@ class BatchInputs {
     int32_t* tokens = nullptr;       // device only
     int32_t* last_tokens = nullptr;  // device only
   };
+  struct ArraySet {
+    Arrays small;  // room for a row a slot
+    Arrays large;  // room for max_step_tokens rows
+
+    const Arrays& For(const StepLimits& limits, int32_t num_rows) const {
+      return num_rows <= limits.num_slots ? small : large;
+    }
+  };
   // What a row of the device's block table holds.
   struct TableRow {
     int32_t slot = -1;
@@ -62,26 +72,28 @@ class BatchInputs {
     size_t num_blocks = 0;
   };
 
-  static size_t Lay(const StepLimits& limits, bool on_device, char* base, Arrays* arrays);
+  static size_t Lay(const StepLimits& limits, bool on_device, char* base, ArraySet* set);
   void ChooseOrder(absl::Span<const StepRow> rows, const SlotTable& slots);
   absl::Status FillSequence(const StepRow& row, const SlotState& slot, int32_t seq_idx);
   absl::Status UpdateTable(kernels::Backend& backend,
                            const StepRow& row,
                            const SlotState& slot,
                            size_t seq_idx);
-  absl::Status CopyArrays(kernels::Backend& backend);
+  absl::Status CopyArrays(kernels::Backend& backend) const;
 
   StepLimits limits_;
   kernels::Buffer device_memory_;
   std::vector<kernels::Buffer> host_memory_;
-  Arrays device_;
-  std::vector<Arrays> host_sets_;
+  ArraySet device_set_;
+  std::vector<ArraySet> host_sets_;
 
   std::vector<TableRow> table_rows_;
   std::vector<int32_t> table_row_of_slot_;  // where the slot's table is, if table_rows_ agrees
   std::vector<int32_t> row_at_seq_;         // plan row at each place of the batch
   std::vector<int32_t> first_batch_rows_;
-  Arrays host_;  // the set of the current Build
+  // Of the current Build.
+  Arrays device_;
+  Arrays host_;
   size_t num_staged_blocks_ = 0;
   kernels::AttentionBatch batch_;
 };

@@ -61,6 +61,7 @@ struct SelectShared {
   Tally sum;
   unsigned long long key_scratch[32];
   unsigned long long key;
+  uint32_t num_finite;
   uint64_t load_barrier;
   uint32_t list_size;  // of block 0; zero but between a gathering and its reader
   uint32_t block_best;
@@ -179,8 +180,8 @@ class ClusterRow {
     });
     return ClusterMaxKey(has_nan ? kNanKey : id < 0 ? kNoKey : SortKey(value, id), count);
   }
-  // What the last call of Largest counted.
-  __device__ uint32_t num_finite() const { return num_finite_; }
+  // What Largest counted, until the next exchange of keys.
+  __device__ uint32_t num_finite() const { return s_.num_finite; }
 
   // The next row that is not drawn in one pass; p.rows when there is none left. Clusters take rows
   // as they come to them: not all of them are on the device at once where others' blocks wait too.
@@ -485,7 +486,7 @@ class ClusterRow {
     return s_.exchange[parity_];
   }
 
-  // Largest key of the cluster; num_finite_ becomes the sum of the counts.
+  // Largest key of the cluster; num_finite becomes the sum of the counts.
   __device__ unsigned long long ClusterMaxKey(unsigned long long key, uint32_t count = 0) {
     const int lane = threadIdx.x & 31;
     const int warp = threadIdx.x >> 5;
@@ -508,11 +509,10 @@ class ClusterRow {
       count = __reduce_add_sync(kFullWarp, holds ? theirs.tally.count[0] : 0);
       if (lane == 0) {
         s_.key = key;
-        s_.sum.count[0] = count;
+        s_.num_finite = count;
       }
     }
     __syncthreads();
-    num_finite_ = s_.sum.count[0];
     return s_.key;
   }
 
@@ -718,7 +718,6 @@ class ClusterRow {
   float temperature_ = 1.0f;
   float scale_log2_ = 1.0f;
   float mean_ = 0.0f;
-  uint32_t num_finite_ = 0;
   bool has_typical_ = false;
   Cutoff in_play_ = {0.0f, 0};
   Cutoff typical_ = {0.0f, 0};

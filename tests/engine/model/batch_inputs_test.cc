@@ -211,7 +211,8 @@ TEST_F(LongBatchInputsTest, ADecodeStepCopiesTheSameAtAnyContext) {
     plan_.add_released_slots(0);
   }
   EXPECT_EQ(copied[0], copied[1]);
-  EXPECT_LT(copied[0], 64u);
+  // Six arrays in one copy, each padded to 256 bytes.
+  EXPECT_LT(copied[0], 2048u);
 }
 
 }  // namespace
