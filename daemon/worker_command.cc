@@ -1,4 +1,5 @@
 #include <memory>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include "daemon/commands.h"
@@ -27,6 +28,8 @@ int RunWorkerCommand(int channel_fd) {
     LogError("--channel-fd=%d: no socket; workers are started by pagoda serve", channel_fd);
     return kExitUsage;
   }
+  // It was started as /proc/self/exe, of which the kernel made "exe".
+  prctl(PR_SET_NAME, "pagoda-worker");
   const absl::Status status = parallel::RunWorkerLoop(channel_fd, MakeExecutor);
   // The daemon logs what went wrong; here only how to end. It is gone when the loop was cancelled.
   return status.ok() || absl::IsCancelled(status) ? kExitOk : kExitWorkerLost;

@@ -45,6 +45,7 @@ struct ChildPlan {
   pid_t parent_pid;
   int channel_fd;
   int error_fd;  // receives errno if the worker cannot be executed; closed when it can
+  const char* path;
   char* const* argv;
 };
 
@@ -82,7 +83,7 @@ void CloseOnExecFrom(int first_fd) {
   }
   CloseOnExecFrom(kWorkerChannelFd + 1);
   ResetSignals();
-  execv(plan.argv[0], plan.argv);
+  execv(plan.path, plan.argv);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(plan.error_fd, &error, sizeof error);
   _exit(kExecFailedStatus);
@@ -112,6 +113,8 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
     const std::vector<std::string>& command) {
   if (command.empty()) return absl::InvalidArgumentError("the worker command is empty");
   std::vector<std::string> args = command;
+  // What ps shows: a name that says what runs.
+  if (command[0] == "/proc/self/exe") args[0] = program_invocation_short_name;
   args.push_back(absl::StrFormat("--channel-fd=%d", kWorkerChannelFd));
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
@@ -132,6 +135,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
   const ChildPlan plan{.parent_pid = getpid(),
                        .channel_fd = worker_end.get(),
                        .error_fd = error_fd.get(),
+                       .path = command[0].c_str(),
                        .argv = argv.data()};
   const pid_t pid = fork();
   if (pid < 0) return SystemCallFailed("fork");
