@@ -49,6 +49,26 @@ uint64_t UnaskedPoolBytes(const MemoryPlanInputs& in,
   return std::min({useful, left / kUnaskedCpuShare, kMaxUnaskedCpuPoolBytes});
 }
 
+// What is sized by flags alone must fit as well. `sim` reports no memory.
+absl::Status CheckFits(const MemoryPlan& plan) {
+  const uint64_t needed =
+      plan.weight_bytes + plan.activation_bytes + plan.reserve_bytes + plan.kv.pool_bytes;
+  if (plan.free_memory_bytes == 0 || needed <= plan.free_memory_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the model does not fit: weights ",
+                   FormatBytes(plan.weight_bytes),
+                   ", activations ",
+                   FormatBytes(plan.activation_bytes),
+                   ", KV cache ",
+                   FormatBytes(plan.kv.pool_bytes),
+                   ", reserve ",
+                   FormatBytes(plan.reserve_bytes),
+                   " are more than the ",
+                   FormatBytes(plan.free_memory_bytes),
+                   " that are free; lower --kv-cache-memory or --max-num-batched-tokens, or choose "
+                   "a smaller model"));
+}
+
 }  // namespace
 
 absl::StatusOr<DType> ResolveDType(const internal::v1::ServerConfig& config,
@@ -85,6 +105,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
                      is_asked ? " were given" : " are left",
                      "; raise --kv-cache-memory or lower --block-size"));
   }
+  PAGODA_RETURN_IF_ERROR(CheckFits(plan));
   return plan;
 }
 

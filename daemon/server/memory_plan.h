@@ -43,7 +43,7 @@ struct MemoryPlanInputs {
   const internal::v1::WorkerHello* hello = nullptr;
 };
 
-// RESOURCE_EXHAUSTED, naming sizes and flags, when weights or one block do not fit.
+// RESOURCE_EXHAUSTED, naming sizes and flags, when something does not fit.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& inputs);
 
 // "13.3 MiB".

@@ -106,6 +106,12 @@ class Daemon {
   std::thread engine_thread_;
 };
 
+// The worker died or hung while it loaded, or its device failed; anything else is about the model.
+bool IsWorkersEnd(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsInternal(status);
+}
+
 int Daemon::Run() {
   struct Step {
     absl::Status (Daemon::*run)();
@@ -122,7 +128,8 @@ int Daemon::Run() {
     const absl::Status status = (this->*step.run)();
     if (status.ok()) continue;
     LogError("%s", status.message());
-    exit_code = step.on_failure;
+    exit_code =
+        IsWorkersEnd(status) && step.run == &Daemon::Load ? kExitWorkerLost : step.on_failure;
     break;
   }
   if (exit_code == kExitOk) exit_code = ServeUntilStopped();

@@ -1,0 +1,105 @@
+#include "daemon/server/memory_plan.h"
+
+#include <string>
+
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace pagoda::daemon {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// One token takes 2 (K, V) * 2 layers * 2 heads * 64 * 2 bytes = 1 KiB.
+class MemoryPlanTest : public testing::Test {
+ protected:
+  MemoryPlanTest() {
+    model_.architecture = "LlamaForCausalLM";
+    model_.num_layers = 2;
+    model_.hidden_size = 256;
+    model_.intermediate_size = 512;
+    model_.num_heads = 4;
+    model_.num_kv_heads = 2;
+    model_.head_dim = 64;
+    model_.vocab_size = 1000;
+    model_.max_position_embeddings = 2048;
+    config_.mutable_engine()->set_block_size(16);
+    config_.mutable_engine()->set_max_num_seqs(8);
+    config_.mutable_engine()->set_max_num_batched_tokens(64);
+    config_.mutable_engine()->set_kv_cache_memory_bytes(64 * kMiB);
+    config_.mutable_worker()->set_device("cpu");
+    config_.mutable_worker()->set_gpu_memory_utilization(0.5);
+    hello_.set_total_memory_bytes(8 * kGiB);
+    hello_.set_free_memory_bytes(4 * kGiB);
+  }
+  absl::StatusOr<MemoryPlan> Plan() {
+    return PlanMemory({.config = &config_,
+                       .model = &model_,
+                       .dtype = DType::kBFloat16,
+                       .max_model_len = 1024,
+                       .hello = &hello_});
+  }
+
+  internal::v1::ServerConfig config_;
+  engine::ModelConfig model_;
+  internal::v1::WorkerHello hello_;
+};
+
+TEST_F(MemoryPlanTest, TakesWhatWasAskedFor) {
+  const auto plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->kv.block_bytes, 16 * 1024u);
+  EXPECT_EQ(plan->kv.num_blocks, 64 * kMiB / (16 * 1024));
+  EXPECT_EQ(plan->kv.full_length_concurrency, 64.0);
+  EXPECT_EQ(plan->weight_bytes, engine::WeightBytes(model_, DType::kBFloat16));
+  const std::string lines = absl::StrJoin(plan->ToLines(), "\n");
+  EXPECT_THAT(lines, HasSubstr("KV cache 64.0 MiB"));
+  EXPECT_THAT(lines, HasSubstr("4096 blocks of 16 tokens"));
+  EXPECT_THAT(lines, HasSubstr("64.0 sequences of 1024 tokens at once"));
+}
+
+TEST_F(MemoryPlanTest, UnaskedPoolsFollowTheDevice) {
+  config_.mutable_engine()->set_kv_cache_memory_bytes(0);
+  // No more than eight sequences of 1024 tokens can use.
+  EXPECT_EQ(Plan()->kv.pool_bytes, 8 * kMiB);
+  config_.mutable_worker()->set_device("sim");
+  hello_.clear_free_memory_bytes();
+  EXPECT_EQ(Plan()->kv.pool_bytes, 8 * kMiB);
+  // Half of the GPU's memory, less what else goes there.
+  config_.mutable_worker()->set_device("cuda");
+  hello_.set_free_memory_bytes(8 * kGiB);
+  const auto cuda = Plan();
+  ASSERT_TRUE(cuda.ok()) << cuda.status();
+  EXPECT_LE(cuda->kv.pool_bytes + cuda->weight_bytes + cuda->activation_bytes + cuda->reserve_bytes,
+            4 * kGiB);
+  EXPECT_GT(cuda->kv.pool_bytes, 2 * kGiB);
+}
+
+TEST_F(MemoryPlanTest, WhatDoesNotFitIsRefusedWithSizesAndFlags) {
+  config_.mutable_engine()->set_kv_cache_memory_bytes(1024);
+  const absl::Status no_block = Plan().status();
+  EXPECT_EQ(no_block.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(no_block.message()),
+              HasSubstr("one takes 16.0 KiB and 1.0 KiB were given"));
+
+  config_.mutable_engine()->set_kv_cache_memory_bytes(5 * kGiB);
+  const absl::Status no_room = Plan().status();
+  EXPECT_EQ(no_room.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(no_room.message()), HasSubstr("KV cache 5.0 GiB"));
+  EXPECT_THAT(std::string(no_room.message()), HasSubstr("more than the 4.0 GiB that are free"));
+  EXPECT_THAT(std::string(no_room.message()), HasSubstr("--kv-cache-memory"));
+}
+
+TEST(FormatBytesTest, PicksAUnit) {
+  EXPECT_EQ(FormatBytes(0), "0 B");
+  EXPECT_EQ(FormatBytes(1023), "1023 B");
+  EXPECT_EQ(FormatBytes(1536), "1.5 KiB");
+  EXPECT_EQ(FormatBytes(3 * kGiB), "3.0 GiB");
+}
+
+}  // namespace
+}  // namespace pagoda::daemon
