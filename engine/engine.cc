@@ -205,7 +205,7 @@ absl::Status Engine::Impl::Run() {
     absl::StatusOr<bool> planned = applied.ok() ? PlanAhead() : applied;
     if (!planned.ok()) {
       LogError("engine: %s", planned.status().ToString());
-      const absl::Status lost = WorkerLostError(planned.status());
+      const absl::Status lost = WorkerLostError();
       intake_.Close(lost);
       EndAll(lost);
       return planned.status();

@@ -49,8 +49,8 @@ absl::Status StoppedError(const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat("server has stopped: ", why.message()));
 }
 
-absl::Status WorkerLostError(const absl::Status& why) {
-  return absl::UnavailableError(absl::StrCat("worker lost: ", why.message()));
+absl::Status WorkerLostError() {
+  return absl::UnavailableError("the worker that ran this request is lost; try again");
 }
 
 absl::Status RequestCancelledError() { return absl::CancelledError("request was cancelled"); }

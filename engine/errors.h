@@ -24,7 +24,8 @@ absl::Status QueueFullOfTokensError(int64_t num_waiting, int64_t num_more, int64
 // UNAVAILABLE: try another replica, or later.
 absl::Status DrainingError();
 absl::Status StoppedError(const absl::Status& why);
-absl::Status WorkerLostError(const absl::Status& why);
+// How the worker ended is for the log: clients are told no process ids and no signals.
+absl::Status WorkerLostError();
 
 // Ends of accepted requests.
 absl::Status RequestCancelledError();

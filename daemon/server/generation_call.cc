@@ -37,7 +37,9 @@ RejectReason RejectReasonOf(const absl::Status& status) {
   if (reason == "DRAINING") return RejectReason::kDraining;
   if (reason == "PROMPT_TOO_LONG") return RejectReason::kTooLong;
   if (status.code() == absl::StatusCode::kResourceExhausted) return RejectReason::kQueueFull;
-  if (status.code() == absl::StatusCode::kUnavailable) return RejectReason::kWorkerLost;
+  if (reason == "WORKER_LOST") return RejectReason::kWorkerLost;
+  // The engine's own: it began to drain after the call had come in.
+  if (status.code() == absl::StatusCode::kUnavailable) return RejectReason::kDraining;
   return RejectReason::kInvalid;
 }
 

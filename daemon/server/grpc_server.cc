@@ -37,6 +37,9 @@ void SetLimits(const GrpcServer::Options& options, grpc::ServerBuilder* builder)
                               kMinPingIntervalMs);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentStreams);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  // Ours has a limit, and knows gzip.
+  builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   // Otherwise two daemons share a port and each gets half of the connections.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->SetResourceQuota(grpc::ResourceQuota("pagoda").Resize(options.max_inbound_bytes));

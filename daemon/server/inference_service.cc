@@ -24,7 +24,7 @@ absl::Status HandleBytes(absl::StatusOr<Response> (*handle)(const Request&, cons
                          const grpc::ByteBuffer& request_bytes,
                          grpc::ByteBuffer* response_bytes) {
   Request request;
-  PAGODA_RETURN_IF_ERROR(ParseRequest(request_bytes, &request));
+  PAGODA_RETURN_IF_ERROR(ParseRequest(request_bytes, model.max_message_bytes, &request));
   PAGODA_RETURN_IF_ERROR(CheckModelName(request.model(), model));
   PAGODA_ASSIGN_OR_RETURN(const Response response, handle(request, model));
   *response_bytes = SerializeReply(response);

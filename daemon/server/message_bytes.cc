@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/server/gzip.h"
 #include "daemon/server/request_fields.h"
 #include "daemon/server/rpc_error.h"
 #include "engine/text/utf8.h"
@@ -12,6 +13,7 @@
 #include "google/protobuf/dynamic_message.h"
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/slice.h"
+#include "kernels/base/status_macros.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -122,15 +124,20 @@ grpc::ByteBuffer SerializeReply(const Message& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-absl::Status ParseRequest(const grpc::ByteBuffer& bytes, Message* message) {
+absl::Status ParseRequest(const grpc::ByteBuffer& bytes, size_t max_bytes, Message* message) {
   const Descriptor& type = *message->GetDescriptor();
   if (!bytes.Valid()) return MalformedMessageError(type.full_name());
-  grpc::ByteBuffer shared(bytes);  // the reader wants a mutable one; the slices are shared
+  grpc::ByteBuffer plain(bytes);  // shares the slices
+  if (IsGzip(bytes)) {
+    PAGODA_ASSIGN_OR_RETURN(const std::string inflated, InflateGzip(bytes, max_bytes));
+    const grpc::Slice slice(inflated);
+    plain = grpc::ByteBuffer(&slice, 1);
+  }
   {
-    grpc::ProtoBufferReader reader(&shared);
+    grpc::ProtoBufferReader reader(&plain);
     if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   }
-  const std::string path = FindInvalidUtf8(Flatten(bytes), type);
+  const std::string path = FindInvalidUtf8(Flatten(plain), type);
   if (path.empty()) return MalformedMessageError(type.full_name());
   FieldChecker checker;
   checker.Fail(path, "is not valid UTF-8");

@@ -6,10 +6,13 @@
 
 namespace pagoda::daemon {
 
-// Parses the received bytes of one request. INVALID_ARGUMENT naming the field when a string is not
-// UTF-8, or saying that the bytes are no such message; gRPC's own parsing would answer
-// UNIMPLEMENTED or INTERNAL to both. Text threads.
-absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
+// Parses the received bytes of one request, which may be compressed by gzip. INVALID_ARGUMENT
+// naming the field when a string is not UTF-8, or saying that the bytes are no such message; gRPC's
+// own parsing would answer UNIMPLEMENTED or INTERNAL to both. RESOURCE_EXHAUSTED when they inflate
+// to more than `max_bytes`. Text threads.
+absl::Status ParseRequest(const grpc::ByteBuffer& bytes,
+                          size_t max_bytes,
+                          google::protobuf::Message* message);
 
 // The bytes of a reply.
 grpc::ByteBuffer SerializeReply(const google::protobuf::Message& message);

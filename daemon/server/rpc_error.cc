@@ -116,6 +116,19 @@ absl::Status MalformedMessageError(absl::string_view message_type) {
                    absl::StrCat("the request is not a well-formed ", message_type));
 }
 
+absl::Status MalformedGzipError() {
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   "MALFORMED_MESSAGE",
+                   "the request is not well-formed gzip");
+}
+
+absl::Status MessageTooLargeError(size_t max_bytes) {
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      "MESSAGE_TOO_LARGE",
+      absl::StrCat("the request inflates to more than the limit of ", max_bytes, " bytes"));
+}
+
 absl::Status ModelNotFoundError(absl::string_view name, absl::string_view served_name) {
   absl::Status status = MakeError(
       absl::StatusCode::kNotFound,

@@ -29,6 +29,10 @@ absl::Status InvalidFieldsError(const std::vector<FieldViolation>& violations,
 absl::Status PromptTooLongError(absl::string_view field, absl::string_view description);
 // INVALID_ARGUMENT: the bytes are no message of that type.
 absl::Status MalformedMessageError(absl::string_view message_type);
+// INVALID_ARGUMENT: not what gzip makes.
+absl::Status MalformedGzipError();
+// RESOURCE_EXHAUSTED, as gRPC says of a message that is too large before it is inflated.
+absl::Status MessageTooLargeError(size_t max_bytes);
 // NOT_FOUND with ResourceInfo.
 absl::Status ModelNotFoundError(absl::string_view name, absl::string_view served_name);
 // ALREADY_EXISTS.

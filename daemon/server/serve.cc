@@ -19,6 +19,7 @@
 #include "daemon/server/grpc_idle_sleep.h"
 #include "daemon/server/grpc_server.h"
 #include "daemon/server/inference_service.h"
+#include "daemon/server/library_logs.h"
 #include "daemon/server/load_progress.h"
 #include "daemon/server/memory_plan.h"
 #include "daemon/server/metrics_collector.h"
@@ -317,6 +318,7 @@ void Daemon::Stop() {
 
 int RunServe(const ServerConfig& config) {
   SignalThread::BlockSignals();
+  RouteLibraryLogs();
   return Daemon(config).Run();
 }
 

@@ -30,7 +30,8 @@ size_t OutputBytes(const engine::OutputDelta& delta) {
 absl::StatusOr<ConvertedRequest> StreamCall::Convert(const grpc::ByteBuffer& request_bytes,
                                                      const CallOrigin& origin) {
   v1::StreamGenerateRequest message;
-  PAGODA_RETURN_IF_ERROR(ParseRequest(request_bytes, &message));
+  PAGODA_RETURN_IF_ERROR(
+      ParseRequest(request_bytes, services().model->max_message_bytes, &message));
   return ConvertRequest(message, *services().model, origin);
 }
 

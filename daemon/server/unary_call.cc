@@ -10,7 +10,8 @@ namespace pagoda::daemon {
 absl::StatusOr<ConvertedRequest> UnaryCall::Convert(const grpc::ByteBuffer& request_bytes,
                                                     const CallOrigin& origin) {
   v1::GenerateRequest message;
-  PAGODA_RETURN_IF_ERROR(ParseRequest(request_bytes, &message));
+  PAGODA_RETURN_IF_ERROR(
+      ParseRequest(request_bytes, services().model->max_message_bytes, &message));
   return ConvertRequest(message, *services().model, origin);
 }
 

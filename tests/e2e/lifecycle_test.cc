@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/calls.h"
 #include "tests/e2e/test_daemon.h"
@@ -75,6 +76,36 @@ TEST_F(Lifecycle, HealthAnswersForEveryName) {
   request.set_service("no.such.Service");
   HealthCheckResponse response;
   EXPECT_EQ(health_->Check(&context, request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// Asked as grpcurl asks, in bytes: list_services is field 7 of ServerReflectionRequest.
+TEST_F(Lifecycle, ReflectionNamesTheServices) {
+  Start(SlowDevice());
+  const auto channel =
+      grpc::CreateChannel(daemon_->grpc_address(), grpc::InsecureChannelCredentials());
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  const auto call = stub.PrepareCall(
+      &context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  call->StartCall(nullptr);
+  ASSERT_TRUE(next());
+  const grpc::Slice list_services(std::string("\x3a\x00", 2));
+  call->WriteLast(grpc::ByteBuffer(&list_services, 1), grpc::WriteOptions(), nullptr);
+  ASSERT_TRUE(next());
+  grpc::ByteBuffer reply;
+  call->Read(&reply, nullptr);
+  ASSERT_TRUE(next());
+  grpc::Slice bytes;
+  ASSERT_TRUE(reply.TrySingleSlice(&bytes).ok());
+  const std::string text(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
+  EXPECT_THAT(text, ::testing::HasSubstr("pagoda.v1.InferenceService"));
+  EXPECT_THAT(text, ::testing::HasSubstr("grpc.health.v1.Health"));
 }
 
 TEST_F(Lifecycle, B100SigtermLetsSixteenStreamsFinish) {

@@ -277,6 +277,22 @@ TEST_F(RequestErrors, B043MessageSizes) {
   EXPECT_EQ(under.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+// A quarter of a megabyte that inflates to 256.
+TEST_F(RequestErrors, B105CompressedBomb) {
+  const auto call = [&](const std::string& prompt) {
+    grpc::ClientContext context;
+    context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    v1::GenerateResponse response;
+    return stub_->Generate(&context, TextRequest(prompt, 1), &response);
+  };
+  EXPECT_TRUE(call(std::string(200, 'x')).ok());
+  const double before = daemon_->Metric("process_resident_memory_bytes").value_or(0);
+  const grpc::Status status = call(std::string(256 << 20, '0'));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("67108864"));
+  EXPECT_LT(daemon_->Metric("process_resident_memory_bytes").value_or(1e12) - before, 150e6);
+}
+
 TEST_F(RequestErrors, B046RequestIds) {
   v1::GenerateRequest request = OtherRequest();
   request.set_request_id("mine");

@@ -339,7 +339,7 @@ TEST(EngineCasesTest, B078_AFailedWorkerEndsEveryRequestAndLeavesNothingInTheCac
     const SequenceFinished& finished = *h.Sequence(request.key).finished;
     EXPECT_EQ(finished.reason, FinishReason::kError);
     EXPECT_TRUE(absl::IsUnavailable(finished.status));
-    EXPECT_NE(finished.status.message().find("signal 9"), std::string::npos);
+    EXPECT_NE(finished.status.message().find("worker"), std::string::npos);
   }
   // The blocks that the failed steps wrote are still held: nobody can find them.
   EXPECT_EQ(h.metrics.kv_blocks_cached.value(), num_cached_before);

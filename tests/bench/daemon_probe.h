@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <sys/types.h>
+
+namespace pagoda::bench {
+
+// Resident memory of a process; 0 when it is gone.
+uint64_t ResidentBytes(pid_t pid);
+// CPU time of a process so far.
+double CpuSeconds(pid_t pid);
+
+// One line for people and one JSON object: what should be reached, what was, and their ratio (at
+// most 1 is good when `lower_is_better`).
+struct Figure {
+  std::string name;
+  std::string unit;
+  double goal = 0.0;
+  double value = 0.0;
+  bool lower_is_better = true;
+};
+// Returns whether the goal was reached.
+bool Print(const Figure& figure);
+
+}  // namespace pagoda::bench
