@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/status_macros.h"
 
 namespace pagoda::parallel {
 namespace {
@@ -107,34 +108,52 @@ std::string ExitText(const siginfo_t& info) {
   return text;
 }
 
+std::vector<std::string> WorkerArguments(std::vector<std::string> command) {
+  // What ps shows: a name that says what runs.
+  if (command[0] == "/proc/self/exe") command[0] = program_invocation_short_name;
+  command.push_back(absl::StrFormat("--channel-fd=%d", kWorkerChannelFd));
+  return command;
+}
+
+struct FdPair {
+  UniqueFd ours;
+  UniqueFd theirs;  // the child's
+};
+
+absl::StatusOr<FdPair> MakeChannel() {
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+    return SystemCallFailed("socketpair");
+  }
+  return FdPair{.ours = UniqueFd(fds[0]), .theirs = UniqueFd(fds[1])};
+}
+
+absl::StatusOr<FdPair> MakeErrorPipe() {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return SystemCallFailed("pipe2");
+  FdPair pipe{.ours = UniqueFd(fds[0]), .theirs = UniqueFd()};
+  const UniqueFd writer(fds[1]);
+  // Above kWorkerChannelFd, which the child overwrites.
+  pipe.theirs.Reset(fcntl(writer.get(), F_DUPFD_CLOEXEC, kWorkerChannelFd + 1));
+  if (!pipe.theirs.valid()) return SystemCallFailed("fcntl");
+  return pipe;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
     const std::vector<std::string>& command) {
   if (command.empty()) return absl::InvalidArgumentError("the worker command is empty");
-  std::vector<std::string> args = command;
-  // What ps shows: a name that says what runs.
-  if (command[0] == "/proc/self/exe") args[0] = program_invocation_short_name;
-  args.push_back(absl::StrFormat("--channel-fd=%d", kWorkerChannelFd));
+  std::vector<std::string> args = WorkerArguments(command);
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
-
-  int sockets[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) {
-    return SystemCallFailed("socketpair");
-  }
-  UniqueFd daemon_end(sockets[0]), worker_end(sockets[1]);
-  int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) return SystemCallFailed("pipe2");
-  UniqueFd error_reader(pipe_ends[0]), error_writer(pipe_ends[1]);
-  // Above kWorkerChannelFd, which the child overwrites.
-  UniqueFd error_fd(fcntl(error_writer.get(), F_DUPFD_CLOEXEC, kWorkerChannelFd + 1));
-  if (!error_fd.valid()) return SystemCallFailed("fcntl");
+  PAGODA_ASSIGN_OR_RETURN(FdPair channel, MakeChannel());
+  PAGODA_ASSIGN_OR_RETURN(FdPair errors, MakeErrorPipe());
 
   const ChildPlan plan{.parent_pid = getpid(),
-                       .channel_fd = worker_end.get(),
-                       .error_fd = error_fd.get(),
+                       .channel_fd = channel.theirs.get(),
+                       .error_fd = errors.theirs.get(),
                        .path = command[0].c_str(),
                        .argv = argv.data()};
   const pid_t pid = fork();
@@ -148,12 +167,12 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
     waitpid(pid, nullptr, 0);
     return status;
   }
-  worker_end.Reset();
-  error_fd.Reset();
-  error_writer.Reset();
   std::unique_ptr<WorkerProcess> process(
-      new WorkerProcess(pid, std::move(pidfd), std::move(daemon_end)));
-  if (const int error = ReadExecError(error_reader.get()); error != 0) {
+      new WorkerProcess(pid, std::move(pidfd), std::move(channel.ours)));
+  // Else the ends of neither would ever be seen.
+  channel.theirs.Reset();
+  errors.theirs.Reset();
+  if (const int error = ReadExecError(errors.ours.get()); error != 0) {
     return CannotExecute(command[0], error);
   }
   return process;
