@@ -310,6 +310,22 @@ TEST(EngineCasesTest, B077_TheQueueIsBoundedByRequestsAndTokens) {
   EXPECT_LE(tokens.pipe.num_tokens_computed(), 150u + 50 + 4);
 }
 
+TEST(EngineCasesTest, B077_AnAbandonedRequestGivesItsPlaceInTheQueueBack) {
+  EngineHarness::Options options = EngineHarness::DefaultOptions();
+  options.config.set_max_num_seqs(1);
+  options.config.set_max_waiting_requests(2);
+  EngineHarness h(options);
+  ASSERT_TRUE(h.Submit(h.NewRequest(Prompt(4), 60)).ok());
+  int num_taken = 0;
+  ASSERT_TRUE(h.RunToEnd([&](int num_waits) {
+                 if (num_waits > 20) return;
+                 const Request waiting = h.NewRequest(Prompt(4), 60);
+                 num_taken += h.Submit(waiting).ok() ? 1 : 0;
+                 h.engine->Cancel(waiting.key);
+               }).ok());
+  EXPECT_EQ(num_taken, 20);
+}
+
 TEST(EngineCasesTest, ALargeRequestIsTakenWhenNobodyWaits) {
   EngineHarness::Options options = EngineHarness::DefaultOptions();
   options.config.set_max_waiting_requests(1);

@@ -13,6 +13,8 @@ namespace pagoda::engine {
 namespace {
 
 constexpr uint32_t kVocab = 50;
+// Tokens that shared beginnings are made of; the last of them is the poisonous one.
+constexpr uint32_t kNumShared = 13;
 
 class RandomRun {
  public:
@@ -68,7 +70,7 @@ std::vector<TokenId> RandomRun::RandomPrompt() {
   const TokenId family = Draw(0, 2);
   std::vector<TokenId> prompt;
   for (int32_t i = 0; i < size; ++i) {
-    prompt.push_back(i < num_shared ? (family + i) % 7 : Draw(0, kVocab - 1));
+    prompt.push_back(i < num_shared ? (family + i) % kNumShared : Draw(0, kVocab - 1));
   }
   return prompt;
 }
@@ -119,7 +121,7 @@ void RandomRun::CheckGauges() {
 
 void RandomRun::Run(uint64_t num_steps) {
   const bool ends_by_fault = OneIn(10);
-  if (OneIn(6)) harness_.pipe.poisonous_tokens = {static_cast<uint32_t>(Draw(7, kVocab - 1))};
+  if (OneIn(6)) harness_.pipe.poisonous_tokens = {kNumShared - 1};
   const absl::Status status = harness_.RunToEnd(
       [&](int) {
         if (::testing::Test::HasFatalFailure()) harness_.engine->Stop(absl::AbortedError("failed"));

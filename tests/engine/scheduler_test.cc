@@ -177,6 +177,50 @@ TEST_F(SchedulerTest, AStreamOfShortPromptsDoesNotStarveAWaitingLongOne) {
   EXPECT_LE(num_steps, 60 / 4 + 1);
 }
 
+TEST_F(SchedulerTest, APassedPromptComesFirstOnceTheOneBeforeItIsDone) {
+  SchedulerOptions options = kSmall;
+  options.max_num_seqs = 64;
+  Start(options, 256);
+  Add(40, 1);
+  PlanAndRetire();
+  Sequence* const second_long = Add(40, 1);
+  int num_steps = 0;
+  while (second_long->output.empty() && ++num_steps < 200) {
+    // More short prompts than a step has room for.
+    Add(7, 1);
+    PlanAndRetire();
+  }
+  // Half of every step for the first, then half for the second.
+  EXPECT_LE(num_steps, 32 / 4 + 40 / 4 + 1);
+}
+
+TEST_F(SchedulerTest, NobodyTakesTheBlocksOrTheSlotThatTheHeadOfTheQueueNeeds) {
+  Start(kSmall, 12);
+  Sequence* const running = Add(16, 100);
+  PlanAndRetire();
+  // 8 blocks are neither used nor promised, one of them for growth: one too few for the head.
+  Sequence* const head = Add(32, 1);
+  Sequence* const short_one = Add(4, 1);
+  PlanAndRetire();
+  EXPECT_EQ(head->state, SequenceState::kWaiting);
+  EXPECT_EQ(short_one->state, SequenceState::kWaiting);
+  scheduler_->End(running);
+  PlanAndRetire();
+  EXPECT_EQ(head->state, SequenceState::kRunning);
+
+  SchedulerOptions options = kSmall;
+  options.max_num_seqs = 2;
+  Start(options, 64);
+  Sequence* const first = Add(100, 1);
+  PlanAndRetire();
+  Sequence* const second = Add(50, 1);
+  Sequence* const third = Add(4, 1);
+  PlanAndRetire();
+  EXPECT_GT(TokensOf(last_, first), 0);
+  EXPECT_GT(TokensOf(last_, second), 0);
+  EXPECT_EQ(TokensOf(last_, third), 0);
+}
+
 TEST_F(SchedulerTest, ChunkBoundsAPromptWhileOthersWait) {
   SchedulerOptions options = kSmall;
   options.max_prefill_chunk_tokens = 3;
