@@ -8,16 +8,17 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_map.h"
 #include "engine/errors.h"
 #include "engine/intake.h"
 #include "engine/kv/block_hash.h"
 #include "engine/kv/block_pool.h"
 #include "engine/output_batch.h"
+#include "engine/request_table.h"
 #include "engine/scheduler.h"
+#include "engine/sequence_blocks.h"
 #include "engine/step_applier.h"
 #include "engine/step_builder.h"
+#include "engine/step_metrics.h"
 #include "kernels/base/check.h"
 #include "kernels/base/log.h"
 
@@ -40,9 +41,7 @@ std::string RandomKey() {
 SchedulerOptions SchedulerOptionsOf(const internal::v1::EngineConfig& config) {
   return {.max_num_seqs = static_cast<int32_t>(config.max_num_seqs()),
           .max_num_batched_tokens = static_cast<int32_t>(config.max_num_batched_tokens()),
-          .block_size = static_cast<int32_t>(config.block_size()),
           .max_prefill_chunk_tokens = static_cast<int32_t>(config.max_prefill_chunk_tokens()),
-          .prefix_caching = config.prefix_caching(),
           .by_priority = config.policy() == internal::v1::SCHEDULING_POLICY_PRIORITY};
 }
 
@@ -50,8 +49,6 @@ SchedulerOptions SchedulerOptionsOf(const internal::v1::EngineConfig& config) {
 int64_t Bound(uint64_t limit) {
   return static_cast<int64_t>(std::min<uint64_t>(limit, std::numeric_limits<int64_t>::max() / 2));
 }
-
-double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 }  // namespace
 
@@ -68,7 +65,6 @@ class Engine::Impl {
 
  private:
   absl::Status CheckFits(const Request& request) const;
-  void HashPrompt(LiveRequest* live) const;
 
   // ---- Engine thread
   bool StopIsAsked(absl::Status* why) const;
@@ -83,13 +79,8 @@ class Engine::Impl {
   void NoteAdmissions(const ScheduledStep& step, int64_t now_ns);
   void FailOldest();
   void ForgetCompleted();
-  void ForgetRetired(int64_t now_ns);
   void Deliver();
   void EndAll(const absl::Status& status);
-  // Also of a step that is too empty to be sent.
-  void CountDecisions(const ScheduledStep& step);
-  void CountStep(const ScheduledStep& step);
-  void SetGauges();
 
   // ---- Constant after construction
   const EngineOptions options_;
@@ -104,15 +95,13 @@ class Engine::Impl {
 
   // ---- Engine thread only
   BlockPool pool_;
+  SequenceBlocks blocks_;
   Scheduler scheduler_;
   OutputBatch outputs_;
   StepApplier applier_;
   StepBuilder builder_;
   Intake::Batch batch_;
-  absl::flat_hash_map<RequestKey, std::unique_ptr<LiveRequest>> requests_;
-  absl::btree_set<std::pair<int64_t, RequestKey>> deadlines_;
-  // Have had their last delta; rows in flight or blocks still name them.
-  std::vector<std::unique_ptr<LiveRequest>> retiring_;
+  RequestTable requests_;
   // A ring: the steps in flight are the last num_in_flight_ before next_step_id_, each at its id
   // modulo the size.
   std::vector<ScheduledStep> steps_;
@@ -130,15 +119,20 @@ Engine::Impl::Impl(EngineOptions options)
       intake_({.max_waiting_requests = Bound(options_.config.max_waiting_requests()),
                .max_waiting_tokens = Bound(options_.config.max_waiting_tokens())}),
       pool_(static_cast<uint32_t>(options_.num_kv_blocks), options_.config.block_size()),
-      scheduler_(SchedulerOptionsOf(options_.config), &pool_, &hasher_),
+      blocks_(static_cast<int32_t>(options_.config.block_size()),
+              options_.config.prefix_caching(),
+              &pool_,
+              &hasher_),
+      scheduler_(SchedulerOptionsOf(options_.config), &blocks_),
       outputs_(options_.metrics),
-      applier_(&scheduler_, &outputs_, options_.metrics),
+      applier_(&scheduler_, &blocks_, &outputs_, options_.metrics),
       builder_(options_.vocab_size),
+      requests_(options_.metrics),
       steps_(max_steps_in_flight_) {
   PAGODA_CHECK(options_.pipe != nullptr && options_.sink != nullptr &&
                options_.metrics != nullptr && options_.clock != nullptr &&
                options_.num_kv_blocks > 0 && options_.max_model_len > 0);
-  SetGauges();
+  SetGauges(scheduler_, pool_, options_.metrics);
 }
 
 // ---- Any thread
@@ -160,26 +154,15 @@ absl::Status Engine::Impl::CheckFits(const Request& request) const {
   return absl::OkStatus();
 }
 
-void Engine::Impl::HashPrompt(LiveRequest* live) const {
-  if (!options_.config.prefix_caching()) return;
-  live->root_hash = hasher_.Root({.salt = live->request.cache_salt});
-  BlockHash parent = live->root_hash;
-  const absl::Span<const TokenId> prompt = live->request.prompt;
-  const size_t block_size = options_.config.block_size();
-  live->prompt_hashes.reserve(prompt.size() / block_size);
-  for (size_t begin = 0; begin + block_size <= prompt.size(); begin += block_size) {
-    parent = hasher_.Chain(parent, prompt.subspan(begin, block_size));
-    live->prompt_hashes.push_back(parent);
-  }
-}
-
 absl::Status Engine::Impl::Submit(Request request) {
   PAGODA_CHECK(!request.prompt.empty());
   if (absl::Status status = CheckFits(request); !status.ok()) return status;
   if (absl::Status status = intake_.Reserve(Intake::LoadOf(request)); !status.ok()) return status;
   auto live =
       std::make_unique<LiveRequest>(std::move(request), options_.max_model_len, options_.tokenizer);
-  HashPrompt(live.get());
+  if (options_.config.prefix_caching()) {
+    live->HashPrompt(hasher_, static_cast<int32_t>(options_.config.block_size()));
+  }
   num_live_.fetch_add(1, std::memory_order_relaxed);
   absl::Status status = intake_.Push(std::move(live));
   if (!status.ok()) num_live_.fetch_sub(1, std::memory_order_relaxed);
@@ -210,12 +193,10 @@ absl::Status Engine::Impl::Run() {
       EndAll(lost);
       return planned.status();
     }
-    SetGauges();
+    SetGauges(scheduler_, pool_, options_.metrics);
     Deliver();
     if (*applied || *planned) continue;
-    const int64_t deadline_ns =
-        deadlines_.empty() ? std::numeric_limits<int64_t>::max() : deadlines_.begin()->first;
-    options_.pipe->Wait(intake_.wake_fd(), deadline_ns);
+    options_.pipe->Wait(intake_.wake_fd(), requests_.next_deadline_ns());
   }
   EndAll(why);
   return absl::OkStatus();
@@ -233,33 +214,29 @@ void Engine::Impl::TakeIntake() {
   for (std::unique_ptr<LiveRequest>& live : batch_.requests) Accept(std::move(live));
   const int64_t now_ns = batch_.cancellations.empty() ? 0 : options_.clock->NowNs();
   for (const Intake::Cancellation& cancellation : batch_.cancellations) {
-    const auto it = requests_.find(cancellation.key);
-    if (it == requests_.end() || it->second->has_ended()) continue;
-    it->second->cancelled_ns = cancellation.requested_ns;
-    applier_.Abort(it->second.get(), FinishReason::kCancelled, RequestCancelledError(), now_ns);
+    LiveRequest* const live = requests_.Find(cancellation.key);
+    if (live == nullptr || live->has_ended()) continue;
+    live->cancelled_ns = cancellation.requested_ns;
+    applier_.Abort(live, FinishReason::kCancelled, RequestCancelledError(), now_ns);
   }
   batch_.requests.clear();
   batch_.cancellations.clear();
 }
 
-void Engine::Impl::Accept(std::unique_ptr<LiveRequest> live) {
-  const Request& request = live->request;
+void Engine::Impl::Accept(std::unique_ptr<LiveRequest> added) {
+  LiveRequest* const live = requests_.Add(std::move(added));
   const uint64_t arrival = next_arrival_++;
   for (Sequence& sequence : live->sequences) {
-    sequence.order = {.priority = scheduler_.options().by_priority ? request.priority : 0,
+    sequence.order = {.priority = scheduler_.options().by_priority ? live->request.priority : 0,
                       .arrival = arrival,
                       .index = sequence.index};
   }
-  if (request.deadline_ns.has_value()) deadlines_.insert({*request.deadline_ns, request.key});
+  // Its siblings follow when the prompt has been computed.
   scheduler_.Enqueue(&live->sequences[0]);
-  const bool is_new = requests_.emplace(request.key, std::move(live)).second;
-  PAGODA_CHECK(is_new);
 }
 
 void Engine::Impl::SweepDeadlines(int64_t now_ns) {
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now_ns) {
-    LiveRequest* const live = requests_.at(deadlines_.begin()->second).get();
-    deadlines_.erase(deadlines_.begin());
+  while (LiveRequest* const live = requests_.TakeExpired(now_ns)) {
     if (live->has_ended()) continue;
     applier_.Abort(live,
                    FinishReason::kDeadline,
@@ -279,9 +256,9 @@ absl::StatusOr<bool> Engine::Impl::ApplyNextResult() {
   const absl::Status status = applier_.Apply(step, result_, now_ns);
   if (!status.ok()) return status;
   --num_in_flight_;
-  CountStep(step);
+  CountStep(step, result_, options_.metrics);
   ForgetCompleted();
-  ForgetRetired(now_ns);
+  requests_.ForgetRetired(now_ns);
   return true;
 }
 
@@ -290,7 +267,7 @@ absl::StatusOr<bool> Engine::Impl::PlanAhead() {
   while (num_in_flight_ < max_steps_in_flight_) {
     ScheduledStep& step = steps_[next_step_id_ % steps_.size()];
     scheduler_.Schedule(&step);
-    CountDecisions(step);
+    CountDecisions(step, options_.metrics);
     const int64_t now_ns = options_.clock->NowNs();
     for (Sequence* sequence : step.exhausted) {
       if (sequence->state == SequenceState::kEnded) continue;
@@ -333,31 +310,14 @@ void Engine::Impl::FailOldest() {
 }
 
 void Engine::Impl::ForgetCompleted() {
+  if (outputs_.completed().empty()) return;
   for (LiveRequest* live : outputs_.completed()) {
-    const Request& request = live->request;
-    if (live->scheduled_ns == 0) intake_.Leave(Intake::LoadOf(request));
-    if (request.deadline_ns.has_value()) deadlines_.erase({*request.deadline_ns, request.key});
-    const auto it = requests_.find(request.key);
-    retiring_.push_back(std::move(it->second));
-    requests_.erase(it);
+    if (live->scheduled_ns == 0) intake_.Leave(Intake::LoadOf(live->request));
+    requests_.Complete(live);
     num_live_.fetch_sub(1, std::memory_order_relaxed);
   }
-  if (outputs_.completed().empty()) return;
   outputs_.completed().clear();
-  ForgetRetired(options_.clock->NowNs());
-}
-
-void Engine::Impl::ForgetRetired(int64_t now_ns) {
-  const auto is_retired = [&](const std::unique_ptr<LiveRequest>& live) {
-    for (const Sequence& sequence : live->sequences) {
-      if (sequence.num_rows_in_flight > 0) return false;
-    }
-    if (live->cancelled_ns != 0) {
-      options_.metrics->cancel_to_free_seconds.Observe(Seconds(now_ns - live->cancelled_ns));
-    }
-    return true;
-  };
-  retiring_.erase(std::remove_if(retiring_.begin(), retiring_.end(), is_retired), retiring_.end());
+  requests_.ForgetRetired(options_.clock->NowNs());
 }
 
 void Engine::Impl::Deliver() {
@@ -367,43 +327,12 @@ void Engine::Impl::Deliver() {
 void Engine::Impl::EndAll(const absl::Status& status) {
   TakeIntake();
   const int64_t now_ns = options_.clock->NowNs();
-  for (auto& [key, live] : requests_) {
-    if (!live->has_ended()) applier_.Abort(live.get(), FinishReason::kError, status, now_ns);
+  for (LiveRequest* live : requests_.All()) {
+    if (!live->has_ended()) applier_.Abort(live, FinishReason::kError, status, now_ns);
   }
   ForgetCompleted();
-  SetGauges();
+  SetGauges(scheduler_, pool_, options_.metrics);
   Deliver();
-}
-
-void Engine::Impl::CountDecisions(const ScheduledStep& step) {
-  options_.metrics->preemptions.Add(step.num_preemptions);
-  options_.metrics->prefix_query_tokens.Add(step.num_query_tokens);
-  options_.metrics->prefix_hit_tokens.Add(step.num_hit_tokens);
-}
-
-void Engine::Impl::CountStep(const ScheduledStep& step) {
-  EngineMetrics& metrics = *options_.metrics;
-  size_t num_prefill_rows = 0;
-  for (const ScheduledRow& row : step.rows) num_prefill_rows += row.is_prefill ? 1 : 0;
-  MetricHistogram& phase = num_prefill_rows == 0                  ? metrics.step_decode_seconds
-                           : num_prefill_rows == step.rows.size() ? metrics.step_prefill_seconds
-                                                                  : metrics.step_mixed_seconds;
-  phase.Observe(Seconds(static_cast<int64_t>(result_.end_ns() - result_.start_ns())));
-  metrics.step_tokens.Observe(step.num_tokens);
-  metrics.step_batch_size.Observe(static_cast<double>(step.rows.size()));
-  metrics.steps.Add(1);
-}
-
-void Engine::Impl::SetGauges() {
-  EngineMetrics& metrics = *options_.metrics;
-  metrics.requests_running.Set(static_cast<double>(scheduler_.running().size()));
-  metrics.requests_waiting.Set(static_cast<double>(scheduler_.num_waiting()));
-  metrics.requests_preempted_waiting.Set(static_cast<double>(scheduler_.num_preempted_waiting()));
-  metrics.kv_blocks_total.Set(pool_.num_total());
-  metrics.kv_blocks_used.Set(pool_.num_used());
-  metrics.kv_blocks_cached.Set(pool_.num_cached());
-  metrics.kv_blocks_free.Set(pool_.num_free());
-  metrics.kv_evictions.Add(pool_.num_evictions() - metrics.kv_evictions.value());
 }
 
 // ---- The public class

@@ -5,20 +5,17 @@
 
 #include "absl/container/btree_set.h"
 #include "engine/ids.h"
-#include "engine/kv/block_hash.h"
-#include "engine/kv/block_pool.h"
 #include "engine/scheduled_step.h"
 #include "engine/sequence.h"
+#include "engine/sequence_blocks.h"
 
 namespace pagoda::engine {
 
 struct SchedulerOptions {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
-  int32_t block_size = 0;
   int32_t max_prefill_chunk_tokens =
       0;  // of one prompt while others want the step too; 0: no bound
-  bool prefix_caching = true;
   bool by_priority = false;
 };
 
@@ -43,8 +40,8 @@ struct SchedulerOptions {
 // Pure: no clock, thread, device or random source. Engine thread only.
 class Scheduler {
  public:
-  // `pool` and `hasher` outlive this.
-  Scheduler(const SchedulerOptions& options, BlockPool* pool, const BlockHasher* hasher);
+  // `blocks` outlives this.
+  Scheduler(const SchedulerOptions& options, SequenceBlocks* blocks);
 
   // Hands over a sequence. REQUIRES: kIdle; its order is set.
   void Enqueue(Sequence* sequence);
@@ -60,16 +57,12 @@ class Scheduler {
   // The sequence has ended; slot and blocks go when no plan in flight names them. REQUIRES: not
   // kEnded.
   void End(Sequence* sequence);
-  // The sequence's keys and values are not to be trusted: nobody shall find its blocks.
-  void Poison(Sequence* sequence);
 
   // First in service order of all that run or wait; null: none.
   Sequence* Oldest() const;
   const std::vector<Sequence*>& running() const { return running_; }
   size_t num_waiting() const { return waiting_.size(); }
   size_t num_preempted_waiting() const { return num_preempted_waiting_; }
-  uint32_t num_reserved_blocks() const { return num_reserved_; }
-  uint32_t num_pending_free_blocks() const { return num_pending_free_; }
   size_t num_free_slots() const { return free_slots_.size(); }
   const SchedulerOptions& options() const { return options_; }
 
@@ -98,54 +91,33 @@ class Scheduler {
   // Makes `num_new` blocks available for `sequence` beyond what it was promised, by preemption
   // where need be.
   Growth MakeRoom(Sequence* sequence, uint32_t num_new, ScheduledStep* step);
-  uint32_t NumMissingBlocks(const Sequence& sequence, int32_t num_tokens) const;
-  void TakeBlocks(Sequence* sequence, int32_t num_tokens, ScheduledStep* step);
   void Preempt(Sequence* sequence, ScheduledStep* step);
 
   // Gives a waiting sequence a slot, the blocks it can share and the promise of the others.
   bool TryAdmit(Sequence* sequence, ScheduledStep* step);
+  // The sequence gets a slot and joins the running ones.
+  void Run(Sequence* sequence, ScheduledStep* step);
   // If `sequence` goes first, the head of the queue must still find a slot and its blocks.
   bool MayPass(const Sequence& sequence) const;
   // Blocks for admission that no one was promised; those who run keep one each to grow into.
   int64_t NumBlocksForAdmission() const;
-  // Fills shared_ with the blocks that hold the sequence's first tokens already; shared_hash_ is
-  // the last one's.
-  void FindSharedBlocks(const Sequence& sequence, int32_t max_blocks);
-  // Content of the block_idx-th block after one with the hash `parent`; valid until the next call.
-  // REQUIRES: its tokens are known.
-  PrefixIndex::Content ContentOf(const Sequence& sequence,
-                                 int32_t block_idx,
-                                 const BlockHash& parent);
-
-  void PublishFullBlocks(Sequence* sequence);
   // No longer running nor waiting: what it holds goes now or with its last row in flight.
   void Leave(Sequence* sequence);
   void ReleaseResources(Sequence* sequence);
 
-  uint32_t NumBlocks(int32_t num_tokens) const {
-    return (static_cast<uint32_t>(num_tokens) + block_size_ - 1) / block_size_;
-  }
-
   const SchedulerOptions options_;
-  const uint32_t block_size_;
   const size_t max_running_;
-  BlockPool* const pool_;
-  const BlockHasher* const hasher_;
+  SequenceBlocks* const blocks_;
 
   std::vector<Sequence*> running_;  // in service order
   absl::btree_set<Sequence*, OrderLess> waiting_;
   size_t num_preempted_waiting_ = 0;
   std::vector<SlotId> free_slots_;
   std::vector<SlotId> released_slots_;  // not yet told to the worker
-  uint32_t num_reserved_ = 0;           // sum of num_reserved_blocks
-  uint32_t num_pending_free_ = 0;       // sum of num_pending_free_blocks
 
   // ---- Of the step being planned; members to keep their memory.
   int32_t budget_ = 0;
   std::vector<Candidate> candidates_;
-  std::vector<BlockId> shared_;
-  BlockHash shared_hash_;
-  std::vector<TokenId> block_tokens_;
 };
 
 }  // namespace pagoda::engine

@@ -53,4 +53,15 @@ LiveRequest::LiveRequest(Request r, int32_t max_model_len, const Tokenizer* toke
     prompt_logprobs[i].token.token = request.prompt[i];
 }
 
+void LiveRequest::HashPrompt(const BlockHasher& hasher, int32_t block_size) {
+  root_hash = hasher.Root({.salt = request.cache_salt});
+  BlockHash parent = root_hash;
+  const absl::Span<const TokenId> prompt = request.prompt;
+  prompt_hashes.reserve(prompt.size() / block_size);
+  for (int32_t begin = 0; begin + block_size <= num_prompt_tokens; begin += block_size) {
+    parent = hasher.Chain(parent, prompt.subspan(begin, block_size));
+    prompt_hashes.push_back(parent);
+  }
+}
+
 }  // namespace pagoda::engine

@@ -104,6 +104,8 @@ struct Sequence {
 struct LiveRequest {
   // `max_model_len` bounds prompt and output. REQUIRES: the prompt is no longer than that.
   LiveRequest(Request request, int32_t max_model_len, const Tokenizer* tokenizer);
+  // Computes root_hash and prompt_hashes.
+  void HashPrompt(const BlockHasher& hasher, int32_t block_size);
   LiveRequest(const LiveRequest&) = delete;
   LiveRequest& operator=(const LiveRequest&) = delete;
 

@@ -121,7 +121,7 @@ void StepApplier::FailRows(const ScheduledStep& step, const StepResult& result, 
     Sequence* const sequence = SequenceOfSlot(step, slot);
     if (sequence == nullptr) continue;
     LiveRequest* const live = sequence->request;
-    for (Sequence& sibling : live->sequences) scheduler_->Poison(&sibling);
+    for (Sequence& sibling : live->sequences) blocks_->Poison(&sibling);
     if (!live->has_ended()) Abort(live, FinishReason::kError, NonFiniteLogitsError(), now_ns);
   }
 }

@@ -18,8 +18,11 @@ namespace pagoda::engine {
 class StepApplier {
  public:
   // All outlive this.
-  StepApplier(Scheduler* scheduler, OutputBatch* outputs, EngineMetrics* metrics)
-      : scheduler_(scheduler), outputs_(outputs), metrics_(metrics) {}
+  StepApplier(Scheduler* scheduler,
+              SequenceBlocks* blocks,
+              OutputBatch* outputs,
+              EngineMetrics* metrics)
+      : scheduler_(scheduler), blocks_(blocks), outputs_(outputs), metrics_(metrics) {}
 
   // REQUIRES: `step` is the oldest in flight. An error means that the result does not answer the
   // plan.
@@ -66,6 +69,7 @@ class StepApplier {
   void FlushInterToken();
 
   Scheduler* const scheduler_;
+  SequenceBlocks* const blocks_;
   OutputBatch* const outputs_;
   EngineMetrics* const metrics_;
   // Gaps between tokens, run-length coded: most sequences of a step have the same.

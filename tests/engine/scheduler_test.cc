@@ -17,10 +17,12 @@ using ::testing::IsEmpty;
 // token.
 class SchedulerTest : public ::testing::Test {
  protected:
-  void Start(const SchedulerOptions& options, uint32_t num_blocks) {
-    options_ = options;
-    pool_ = std::make_unique<BlockPool>(num_blocks, options.block_size);
-    scheduler_ = std::make_unique<Scheduler>(options, pool_.get(), &hasher_);
+  static constexpr int32_t kBlockSize = 4;
+
+  void Start(const SchedulerOptions& options, uint32_t num_blocks, bool prefix_caching = false) {
+    pool_ = std::make_unique<BlockPool>(num_blocks, kBlockSize);
+    blocks_ = std::make_unique<SequenceBlocks>(kBlockSize, prefix_caching, pool_.get(), &hasher_);
+    scheduler_ = std::make_unique<Scheduler>(options, blocks_.get());
   }
 
   // A sequence with a prompt of its own, in the queue.
@@ -33,12 +35,7 @@ class SchedulerTest : public ::testing::Test {
     live_.push_back(std::make_unique<LiveRequest>(std::move(request), 10000, nullptr));
     Sequence* const sequence = &live_.back()->sequences[0];
     sequence->order = {.priority = priority, .arrival = live_.size()};
-    BlockHash parent = live_.back()->root_hash = hasher_.Root({});
-    const auto prompt = absl::MakeConstSpan(live_.back()->request.prompt);
-    for (int32_t i = 0; i + options_.block_size <= num_prompt_tokens; i += options_.block_size) {
-      parent = hasher_.Chain(parent, prompt.subspan(i, options_.block_size));
-      live_.back()->prompt_hashes.push_back(parent);
-    }
+    live_.back()->HashPrompt(hasher_, kBlockSize);
     scheduler_->Enqueue(sequence);
     return sequence;
   }
@@ -79,17 +76,16 @@ class SchedulerTest : public ::testing::Test {
   }
   static size_t NumBlocks(const Sequence* sequence) { return sequence->tables[0].size(); }
 
-  SchedulerOptions options_;
   const BlockHasher hasher_{"test"};
   std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<SequenceBlocks> blocks_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::unique_ptr<LiveRequest>> live_;
   std::deque<ScheduledStep> steps_;
   ScheduledStep last_;
 };
 
-constexpr SchedulerOptions kSmall = {
-    .max_num_seqs = 4, .max_num_batched_tokens = 8, .block_size = 4, .prefix_caching = false};
+constexpr SchedulerOptions kSmall = {.max_num_seqs = 4, .max_num_batched_tokens = 8};
 
 // The textbook case: a prompt of 20 tokens beside a decoding stream, budget 8, blocks of 4.
 TEST_F(SchedulerTest, TextbookPromptBesideADecodingStream) {
@@ -139,11 +135,11 @@ TEST_F(SchedulerTest, KeepsBlocksAndSlotUntilNoPlanNamesThem) {
   Retire();
   scheduler_->End(sequence);
   EXPECT_EQ(pool_->num_used(), 2u);
-  EXPECT_EQ(scheduler_->num_pending_free_blocks(), 2u);
+  EXPECT_EQ(blocks_->num_pending_free(), 2u);
   EXPECT_EQ(scheduler_->num_free_slots(), 3u);
   Retire();
   EXPECT_EQ(pool_->num_used(), 0u);
-  EXPECT_EQ(scheduler_->num_pending_free_blocks(), 0u);
+  EXPECT_EQ(blocks_->num_pending_free(), 0u);
   EXPECT_EQ(scheduler_->num_free_slots(), 4u);
   Add(1);
   EXPECT_THAT(Plan().released_slots, ElementsAre(SlotId(0)));
@@ -253,7 +249,7 @@ TEST_F(SchedulerTest, AdmissionPromisesTheWholePrompt) {
   Sequence* const a = Add(16);
   PlanAndRetire();
   EXPECT_EQ(NumBlocks(a), 2u);
-  EXPECT_EQ(scheduler_->num_reserved_blocks(), 2u);
+  EXPECT_EQ(blocks_->num_reserved(), 2u);
   // Four blocks are free, two of them promised: 12 tokens do not fit beside the long one.
   Sequence* const b = Add(12);
   EXPECT_EQ(TokensOf(PlanAndRetire(), b), 0);
@@ -310,7 +306,7 @@ TEST_F(SchedulerTest, PreemptionStopsAtBlocksThatWillBeFree) {
   }
   EXPECT_EQ(num_preempted, 1);
   EXPECT_EQ(sequences[2]->num_preemptions, 1);
-  EXPECT_EQ(scheduler_->num_pending_free_blocks(), 2u);
+  EXPECT_EQ(blocks_->num_pending_free(), 2u);
   EXPECT_EQ(TokensOf(steps_.back(), sequences[0]), 0);
   Retire();
   EXPECT_EQ(Plan().num_preemptions, 0);
@@ -352,13 +348,11 @@ TEST_F(SchedulerTest, OldestIsTheFirstInOrderOfAll) {
 }
 
 TEST_F(SchedulerTest, PoisonedBlocksAreNotFound) {
-  SchedulerOptions options = kSmall;
-  options.prefix_caching = true;
-  Start(options, 16);
+  Start(kSmall, 16, /*prefix_caching=*/true);
   Sequence* const a = Add(8);
   PlanAndRetire();
   EXPECT_TRUE(pool_->is_published(a->tables[0][0]));
-  scheduler_->Poison(a);
+  blocks_->Poison(a);
   scheduler_->End(a);
   EXPECT_EQ(pool_->num_cached(), 0u);
   EXPECT_EQ(pool_->num_used(), 0u);

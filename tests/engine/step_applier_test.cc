@@ -14,10 +14,10 @@ class StepApplierTest : public ::testing::Test {
  protected:
   StepApplierTest()
       : pool_(16, 4),
-        scheduler_(
-            {.max_num_seqs = 4, .max_num_batched_tokens = 16, .block_size = 4}, &pool_, &hasher_),
+        blocks_(4, /*prefix_caching=*/false, &pool_, &hasher_),
+        scheduler_({.max_num_seqs = 4, .max_num_batched_tokens = 16}, &blocks_),
         outputs_(&metrics_),
-        applier_(&scheduler_, &outputs_, &metrics_) {}
+        applier_(&scheduler_, &blocks_, &outputs_, &metrics_) {}
 
   Sequence* Add(StopParams stop, SamplingParams sampling = {}) {
     Request request;
@@ -48,6 +48,7 @@ class StepApplierTest : public ::testing::Test {
   const FakeTokenizer tokenizer_{{"zero", "one", "two", "three", "stop", "five"}};
   EngineMetrics metrics_;
   BlockPool pool_;
+  SequenceBlocks blocks_;
   Scheduler scheduler_;
   OutputBatch outputs_;
   StepApplier applier_;
