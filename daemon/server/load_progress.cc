@@ -36,9 +36,8 @@ void LoadProgressPrinter::Show(const internal::v1::LoadProgress& progress) {
   std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
 }
 
-void LoadProgressPrinter::Done() {
+LoadProgressPrinter::~LoadProgressPrinter() {
   if (line_is_open_) std::fputs("\r\x1b[K", stderr);
-  line_is_open_ = false;
 }
 
 }  // namespace pagoda::daemon

@@ -13,9 +13,9 @@ namespace pagoda::daemon {
 class LoadProgressPrinter {
  public:
   LoadProgressPrinter(bool is_terminal, const Clock* clock);
+  // Leaves the terminal's line to others.
+  ~LoadProgressPrinter();
   void Show(const internal::v1::LoadProgress& progress);
-  // Leaves the terminal's line.
-  void Done();
 
  private:
   const bool is_terminal_;

@@ -57,6 +57,10 @@ MetricsEndpoint::~MetricsEndpoint() {
 
 absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
     ListenAddress address, std::shared_ptr<MetricsCollector> collector) {
+  if (address.is_unix()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        address.flag, "=", address.ToString(), ": expected HOST:PORT; scrapers speak TCP"));
+  }
   std::unique_ptr<prometheus::Exposer> exposer;
   try {
     exposer = std::make_unique<prometheus::Exposer>(address.ToString(), kNumThreads);

@@ -15,7 +15,8 @@ namespace pagoda::daemon {
 // GET /metrics on an address of its own, so that it answers while the model loads.
 class MetricsEndpoint {
  public:
-  // REQUIRES: not a Unix socket. UNAVAILABLE, in one line with what to do, when it cannot be bound.
+  // UNAVAILABLE, in one line with what to do, when it cannot be bound; INVALID_ARGUMENT for a Unix
+  // socket.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(
       ListenAddress address, std::shared_ptr<MetricsCollector> collector);
   ~MetricsEndpoint();

@@ -84,6 +84,7 @@ class Daemon {
   std::atomic<ServingState> state_{ServingState::kLoading};
   std::atomic<int> num_signals_{0};
   mutable absl::Mutex mutex_;
+  std::string socket_path_ ABSL_GUARDED_BY(mutex_);   // of the Unix socket, once it is there
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;  // a signal came or the engine ended
   absl::optional<absl::Status> engine_end_ ABSL_GUARDED_BY(mutex_);
 
@@ -185,6 +186,8 @@ absl::Status Daemon::Listen() {
                          .max_inbound_bytes = kMaxInboundBytes},
                         service_.get()));
   LogInfo("gRPC on %s, loading", grpc_server_->address().ToString());
+  absl::MutexLock lock(&mutex_);
+  socket_path_ = grpc_server_->address().path;
   return absl::OkStatus();
 }
 
@@ -214,7 +217,6 @@ absl::Status Daemon::Load() {
   PAGODA_ASSIGN_OR_RETURN(
       const internal::v1::ModelReady ready,
       pool_->Load(load, [&printer](const auto& progress) { printer.Show(progress); }));
-  printer.Done();
   model_.num_kv_blocks = static_cast<int32_t>(ready.num_kv_blocks());
   MetricsInfo info = MetricsInfoOf(model_, config_);
   info.load_read_seconds = ready.read_seconds();
@@ -256,22 +258,24 @@ void Daemon::RunEngine() {
 }
 
 void Daemon::SetState(ServingState state) {
+  absl::MutexLock lock(&mutex_);
+  // A worker can be lost while the main thread takes the next step.
+  if (state <= state_.load()) return;
   state_.store(state);
   grpc_server_->SetServing(state == ServingState::kReady);
 }
 
 void Daemon::HandleSignal(int count) {
   num_signals_.store(count);
+  absl::MutexLock lock(&mutex_);
   if (state_.load() == ServingState::kLoading) {
     // Nobody is served yet and loading cannot be interrupted; the worker dies with this process.
     LogInfo("stopped while loading");
-    if (grpc_server_ != nullptr && grpc_server_->address().is_unix())
-      unlink(grpc_server_->address().path.c_str());
+    if (!socket_path_.empty()) unlink(socket_path_.c_str());
     _exit(kExitOk);
   }
   LogInfo(count == 1 ? "stopping: running streams may finish; once more to stop at once"
                      : "stopping at once");
-  absl::MutexLock lock(&mutex_);
   is_stopping_ = true;
 }
 

@@ -31,7 +31,10 @@ double FirstMessageMs(v1::InferenceService::Stub& stub) {
 }
 
 int Run(int num_samples, double idle_seconds) {
-  auto daemon = e2e::TestDaemon::Start({.flags = {"--device=sim", "--sim-base-us=0"}});
+  auto daemon = e2e::TestDaemon::Start({.flags = {"--device=sim",
+                                                  "--sim-base-us=0",
+                                                  "--sim-per-token-us=0",
+                                                  "--sim-per-context-token-ns=0"}});
   if (!daemon.ok()) {
     std::fprintf(stderr, "%s\n", daemon.status().ToString().c_str());
     return 1;

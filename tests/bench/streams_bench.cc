@@ -80,6 +80,8 @@ int Run(int num_streams, int num_tokens) {
   auto started =
       e2e::TestDaemon::Start({.flags = {"--device=sim",
                                         absl::StrCat("--sim-base-us=", kStepMs * 1000.0),
+                                        "--sim-per-token-us=0",
+                                        "--sim-per-context-token-ns=0",
                                         absl::StrCat("--max-num-seqs=", num_streams),
                                         absl::StrCat("--max-waiting-requests=", 2 * num_streams)}});
   if (!started.ok()) {

@@ -167,6 +167,10 @@ TEST_F(Startup, BadAddresses) {
       ServeAndFail({model_.path(), "--grpc-address=unix:/no/such/folder/s"});
   EXPECT_EQ(result.exit_code, kAddressTaken);
   EXPECT_THAT(result.err, HasSubstr("/no/such/folder/s"));
+  const CommandResult metrics =
+      RunPagoda({"serve", model_.path(), AddressFlag(), "--metrics-address=unix:/tmp/m"});
+  EXPECT_NE(metrics.exit_code, 0);
+  EXPECT_THAT(metrics.err, HasSubstr("--metrics-address=unix:/tmp/m"));
 }
 
 TEST_F(Startup, TakenPort) {
