@@ -379,8 +379,12 @@ void Run(int num_threads, const std::string& isa) {
   const double eight =
       report.Bytes("step, batch 8, context 100", model.WeightBytes(), [&] { model.Step(); });
   std::printf("%-44s %28.2f times\n", "batch 8 / batch 1", eight / one);
+  report.Bytes("linears of 30 layers and head, batch 8", model.WeightBytes(), [&] {
+    for (int i = 0; i < kLayers; ++i) model.Linears(i);
+    model.Head();
+  });
   const double kv_row_bytes = 2.0 * kKvHeads * kHeadDim * 2;
-  for (const int32_t context : {512, 4096}) {
+  for (const int32_t context : {100, 512, 4096}) {
     for (const int32_t seqs : {1, 8}) {
       model.SetBatch(seqs, 1, context);
       const std::string name = "attention, 30 layers, batch " + std::to_string(seqs) + " context " +
