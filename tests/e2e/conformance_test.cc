@@ -229,7 +229,7 @@ TEST(ConformanceLong, EveryModelUnderEverySetting) {
   }
 }
 
-// A pool of 256 tokens under six sequences that are admitted with 33 tokens and grow to 93.
+// A pool of 256 tokens under six sequences that are admitted with 33 tokens and grow to 133.
 void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_size) {
   SCOPED_TRACE(absl::StrCat(model_dir, " budget ", budget_tokens, " block ", block_size));
   const json config = json::parse(std::ifstream(model_dir + "/config.json"));
@@ -242,7 +242,7 @@ void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_
   flags.push_back("--max-model-len=256");
   std::vector<uint32_t> prompt = golden["cases"][2]["prompt"];
   constexpr int kNumStreams = 6;
-  constexpr uint32_t kNumTokens = 60;
+  constexpr uint32_t kNumTokens = 100;
   // Prompts that differ in their first token share nothing.
   auto request_of = [&](int i) {
     std::vector<uint32_t> own = prompt;
