@@ -39,8 +39,12 @@ absl::Status DispatchHeadDim(int32_t head_dim,
                              std::integer_sequence<int, kDims...>,
                              Fn&& fn) {
   absl::Status status = absl::OkStatus();
-  const bool found =
-      ((head_dim == kDims && (status = fn.template operator()<kDims>(), true)) || ...);
+  const auto matches = [&]<int kDim>() {
+    if (head_dim != kDim) return false;
+    status.Update(fn.template operator()<kDim>());
+    return true;
+  };
+  const bool found = (matches.template operator()<kDims>() || ...);
   if (found) return status;
   std::string supported;
   (absl::StrAppend(&supported, supported.empty() ? "" : ", ", kDims), ...);

@@ -213,9 +213,8 @@ absl::Status MakeAttentionPlan(const AttentionPlanShape& shape,
   PAGODA_RETURN_IF_ERROR(CheckInput(shape, input));
   const AttentionPlanView plan = ViewAttentionPlan(shape, buffer);
   const int32_t tokens_per_tile = shape.prefill_tokens_per_tile();
-  const int32_t max_decode_rows = input.max_decode_rows > 0
-                                      ? input.max_decode_rows
-                                      : std::max(1, shape.decode_rows_per_tile / shape.group_size);
+  const int32_t max_decode_rows =
+      input.max_decode_rows.value_or(std::max(1, shape.decode_rows_per_tile / shape.group_size));
 
   int32_t num_decode_seqs = 0;
   int32_t num_prefill_tiles = 0;

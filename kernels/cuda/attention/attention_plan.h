@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -69,6 +70,7 @@ struct AttentionPlanShape {
   int32_t group_size = 0;            // query heads of a KV head
   int32_t decode_grid = 0;           // thread blocks
   int32_t decode_rows_per_tile = 0;  // rows (token, head of the group) that one walk serves
+  int32_t prefill_grid = 0;
   int32_t prefill_rows_per_tile = 0;
 
   int32_t prefill_tokens_per_tile() const {
@@ -93,8 +95,8 @@ struct AttentionPlanInput {
   absl::Span<const int32_t> row_offsets;   // [num_seqs + 1]
   absl::Span<const int32_t> context_lens;  // [num_seqs]
   int32_t window = 0;                      // keys a row sees; 0: all
-  // A sequence with more rows than this is prefilled. 0: as many as one decode tile holds.
-  int32_t max_decode_rows = 0;
+  // A sequence with more rows than this is prefilled. Absent: as many as one decode tile holds.
+  std::optional<int32_t> max_decode_rows;
   // A cut leaves at least this many tiles of an item on either side: a shorter piece costs more to
   // merge than it saves.
   int32_t min_tiles_per_split = 2;

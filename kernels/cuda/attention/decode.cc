@@ -40,7 +40,8 @@ absl::StatusOr<AttentionPlanShape> MakeAttentionPlanShape(const AttentionGeometr
       .num_kv_heads = geometry.num_kv_heads,
       .group_size = group_size,
       .decode_grid = geometry.num_multiprocessors * DecodeCtasPerMultiprocessor(geometry.head_dim),
-      .decode_rows_per_tile = DecodeRowsPerTile(group_size),
+      .decode_rows_per_tile = DecodeRowsPerTile(geometry.head_dim, group_size),
+      .prefill_grid = geometry.num_multiprocessors,
       .prefill_rows_per_tile = kPrefillRowsPerTile,
   };
 }

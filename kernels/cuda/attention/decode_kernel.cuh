@@ -58,8 +58,8 @@ struct DecodeTraits {
   static constexpr int kMatrixBytes =
       kWarpTokens * kRowBytes;  // K or V of one warp's part of a tile
   static constexpr int kStageBytes = kWarps * 2 * kMatrixBytes;
-  // Q fragments stay in registers unless they and the output would not fit.
-  static constexpr bool kQueryInRegisters = kHeadDim * kRowBlocks <= 256;
+  // Q and the output stay in registers.
+  static_assert(kHeadDim * kRowBlocks <= 256);
 
   // Where warps meet at the end of an item: each slot takes one warp's output. 4 to stride rows
   // apart in banks.
@@ -193,7 +193,7 @@ class Loader {
     const T* k = head_data_ + p_.kv.ClampBlock(block) * p_.kv.block_stride + slot * Traits::kDim;
     const T* v = k + p_.kv.v_offset;
     const bool whole = token >= span_.first_token && token + Traits::kWarpTokens <= span_.end_token;
-#pragma unroll
+#pragma unroll(kCopies < 8 ? kCopies : 8)
     for (int i = 0; i < kCopies; ++i) {
       const int linear = i * 32 + lane_;
       const int row = linear / Traits::kChunks;
@@ -259,12 +259,14 @@ class WarpState {
       }
       const T* q = static_cast<const T*>(p.q) + (span.row_offset + token) * p.q_stride +
                    head * Traits::kDim + (lane % 4) * 2;
-      query_pointer_[b] = valid ? q : nullptr;
-      if constexpr (Traits::kQueryInRegisters) {
 #pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-          query_[b][i][0] = ReadQuery(b, i * 16);
-          query_[b][i][1] = ReadQuery(b, i * 16 + 8);
+      for (int i = 0; i < kSteps; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          // Not by the read-only path: the kernel ahead may have written q while this one was
+          // already running.
+          query_[b][i][half] =
+              valid ? __ldcg(reinterpret_cast<const uint32_t*>(q + i * 16 + half * 8)) : 0u;
         }
       }
     }
@@ -284,18 +286,11 @@ class WarpState {
     for (int i = 0; i < kSteps; ++i) {
       uint32_t k[4];
       LoadMatrix4(k, row_base + SwizzledChunk<Traits::kChunks>(row, 2 * i + half) * 16);
-      uint32_t q[kBlocks][2];
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        q[b][0] = Traits::kQueryInRegisters ? query_[b][i % kHeldSteps][0] : ReadQuery(b, i * 16);
-        q[b][1] =
-            Traits::kQueryInRegisters ? query_[b][i % kHeldSteps][1] : ReadQuery(b, i * 16 + 8);
-      }
       float(&to)[2][4] = i % 2 == 0 ? s : s_odd;
-      const uint32_t a1 = kBlocks == 2 ? q[kBlocks - 1][0] : 0;
-      const uint32_t a3 = kBlocks == 2 ? q[kBlocks - 1][1] : 0;
-      Mma16x8x16<T>(to[0], q[0][0], a1, q[0][1], a3, k[0], k[1]);
-      Mma16x8x16<T>(to[1], q[0][0], a1, q[0][1], a3, k[2], k[3]);
+      const uint32_t a1 = kBlocks == 2 ? query_[kBlocks - 1][i][0] : 0;
+      const uint32_t a3 = kBlocks == 2 ? query_[kBlocks - 1][i][1] : 0;
+      Mma16x8x16<T>(to[0], query_[0][i][0], a1, query_[0][i][1], a3, k[0], k[1]);
+      Mma16x8x16<T>(to[1], query_[0][i][0], a1, query_[0][i][1], a3, k[2], k[3]);
     }
 
     uint32_t probability[kBlocks][2];
@@ -323,15 +318,6 @@ class WarpState {
   }
 
  private:
-  static constexpr int kHeldSteps = Traits::kQueryInRegisters ? kSteps : 1;
-
-  __device__ __forceinline__ uint32_t ReadQuery(int b, int column) const {
-    const T* q = query_pointer_[b];
-    // Not the read-only path: the kernel ahead may have written q while this one was already
-    // running.
-    return q == nullptr ? 0u : __ldcg(reinterpret_cast<const uint32_t*>(q + column));
-  }
-
   // Scores of 4 tokens (0, 1, 8, 9 from 2 (lane % 4)) to probabilities relative to the running
   // maximum, in units of log 2.
   __device__ __forceinline__ void Softmax(
@@ -386,8 +372,7 @@ class WarpState {
     }
   }
 
-  uint32_t query_[kBlocks][kHeldSteps][2];
-  const T* query_pointer_[kBlocks];
+  uint32_t query_[kBlocks][kSteps][2];
   int position_[kBlocks];
   float slope_[kBlocks];
 };

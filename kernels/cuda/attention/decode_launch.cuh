@@ -45,13 +45,16 @@ absl::Status LaunchDecodeInstance(const AttentionLaunch& launch, cudaStream_t st
   constexpr int kStages = DecodeStages(kHeadDim);
   constexpr int kCtas = DecodeCtasPerMultiprocessor(kHeadDim);
   const bool extras = HasScoreExtras(MakeScoreParams(*launch.params));
-  if (launch.shape.decode_rows_per_tile == 8) {
-    return extras
-               ? LaunchDecode<DecodeTraits<T, kHeadDim, 1, kStages, kCtas, true>>(launch, stream)
-               : LaunchDecode<DecodeTraits<T, kHeadDim, 1, kStages, kCtas, false>>(launch, stream);
+  if constexpr (DecodeRowsPerTile(kHeadDim, INT32_MAX) == 16) {
+    if (launch.shape.decode_rows_per_tile == 16) {
+      return extras
+                 ? LaunchDecode<DecodeTraits<T, kHeadDim, 2, kStages, kCtas, true>>(launch, stream)
+                 : LaunchDecode<DecodeTraits<T, kHeadDim, 2, kStages, kCtas, false>>(launch,
+                                                                                     stream);
+    }
   }
-  return extras ? LaunchDecode<DecodeTraits<T, kHeadDim, 2, kStages, kCtas, true>>(launch, stream)
-                : LaunchDecode<DecodeTraits<T, kHeadDim, 2, kStages, kCtas, false>>(launch, stream);
+  return extras ? LaunchDecode<DecodeTraits<T, kHeadDim, 1, kStages, kCtas, true>>(launch, stream)
+                : LaunchDecode<DecodeTraits<T, kHeadDim, 1, kStages, kCtas, false>>(launch, stream);
 }
 
 }  // namespace pagoda::kernels::cuda

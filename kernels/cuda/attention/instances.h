@@ -10,8 +10,10 @@
 
 namespace pagoda::kernels::cuda {
 
-// Rows of the decode MMA tile: the fewest that hold a group.
-constexpr int32_t DecodeRowsPerTile(int32_t group_size) { return group_size <= 8 ? 8 : 16; }
+// Rows of the decode MMA tile: the fewest that hold a group, as far as registers allow.
+constexpr int32_t DecodeRowsPerTile(int32_t head_dim, int32_t group_size) {
+  return group_size <= 8 || head_dim > 128 ? 8 : 16;
+}
 
 // Thread blocks a multiprocessor holds, and stages of 64 tokens in each block's ring: as many bytes
 // as fit.
@@ -30,6 +32,9 @@ constexpr int32_t DecodeStages(int32_t head_dim) {
 }
 
 inline constexpr int32_t kPrefillRowsPerTile = 128;
+constexpr bool HasWgmmaPrefill(int32_t head_dim) {
+  return head_dim == 64 || head_dim == 128 || head_dim == 256;
+}
 
 template <typename T, int kHeadDim>
 absl::Status LaunchDecodeInstance(const AttentionLaunch& launch, cudaStream_t stream);
