@@ -177,8 +177,6 @@ class Loader {
   }
 
   __device__ __forceinline__ void FillTile(uint32_t stage) {
-    constexpr int kCopies = Traits::kWarpTokens * Traits::kChunks / 32;
-    static_assert(Traits::kWarpTokens * Traits::kChunks % 32 == 0);
     if (cursor_.tile - pages_tile_ == 32) FetchBlocks();
     const int block = __shfl_sync(0xffffffff, pages_, cursor_.tile - pages_tile_);
     const int token =
@@ -188,29 +186,62 @@ class Loader {
     if (token + Traits::kWarpTokens > span_.context_len - span_.num_rows_of_seq) {
       WaitForPreviousKernel();
     }
-
     const int slot = token & (p_.kv.block_size - 1);
     const T* k = head_data_ + p_.kv.ClampBlock(block) * p_.kv.block_stride + slot * Traits::kDim;
-    const T* v = k + p_.kv.v_offset;
-    const bool whole = token >= span_.first_token && token + Traits::kWarpTokens <= span_.end_token;
-#pragma unroll(kCopies < 8 ? kCopies : 8)
-    for (int i = 0; i < kCopies; ++i) {
-      const int linear = i * 32 + lane_;
-      const int row = linear / Traits::kChunks;
-      const int chunk = linear % Traits::kChunks;
-      const uint32_t place =
-          stage + row * Traits::kRowBytes + SwizzledChunk<Traits::kChunks>(row, chunk) * 16;
-      if (whole) {
-        CpAsync16(place, k + linear * 8);
-        CpAsync16(place + Traits::kMatrixBytes, v + linear * 8);
-      } else {
-        // What nobody wrote must not reach the tensor cores: 0 * NaN is NaN.
-        const bool valid = token + row >= span_.first_token && token + row < span_.end_token;
-        CpAsync16OrZero(place, k + linear * 8, valid);
-        CpAsync16OrZero(place + Traits::kMatrixBytes, v + linear * 8, valid);
-      }
+    if (token >= span_.first_token && token + Traits::kWarpTokens <= span_.end_token) {
+      CopyAll(stage, k);
+    } else {
+      CopyVisible(stage, k, span_.first_token - token, span_.end_token - token);
     }
   }
+
+  // Chunk `i` of this lane's, of kCopies: the warp's 16 rows lie one after another, so that its
+  // place in them is the lane's and a constant.
+  __device__ __forceinline__ uint32_t Place(int i) const {
+    if constexpr (32 % Traits::kChunks == 0) {
+      constexpr int kRowsPerCopy = 32 / Traits::kChunks;
+      const int row = lane_ / Traits::kChunks;
+      const int chunk = SwizzledChunk<Traits::kChunks>(row, lane_ % Traits::kChunks);
+      return row * Traits::kRowBytes + i * kRowsPerCopy * Traits::kRowBytes +
+             (chunk ^ (i * kRowsPerCopy % 8)) * 16;
+    } else {
+      const int linear = i * 32 + lane_;
+      const int row = linear / Traits::kChunks;
+      return row * Traits::kRowBytes +
+             SwizzledChunk<Traits::kChunks>(row, linear % Traits::kChunks) * 16;
+    }
+  }
+
+  __device__ __forceinline__ void CopyAll(uint32_t stage, const T* k) const {
+    const char* from_k = reinterpret_cast<const char*>(k) + lane_ * 16;
+    const char* from_v = from_k + p_.kv.v_offset * static_cast<int64_t>(sizeof(T));
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) CpAsync16(stage + Place(i), from_k + i * 512);
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      CpAsync16(stage + Traits::kMatrixBytes + Place(i), from_v + i * 512);
+    }
+  }
+
+  // Rows [begin, end) as they are, the others as zeros: what nobody wrote must not reach the tensor
+  // cores, where 0 * NaN is NaN.
+  __device__ __forceinline__ void CopyVisible(uint32_t stage,
+                                              const T* k,
+                                              int begin,
+                                              int end) const {
+#pragma unroll 1
+    for (int linear = lane_; linear < kCopies * 32; linear += 32) {
+      const int row = linear / Traits::kChunks;
+      const uint32_t place = stage + row * Traits::kRowBytes +
+                             SwizzledChunk<Traits::kChunks>(row, linear % Traits::kChunks) * 16;
+      const bool valid = row >= begin && row < end;
+      CpAsync16OrZero(place, k + linear * 8, valid);
+      CpAsync16OrZero(place + Traits::kMatrixBytes, k + p_.kv.v_offset + linear * 8, valid);
+    }
+  }
+
+  static constexpr int kCopies = Traits::kWarpTokens * Traits::kChunks / 32;
+  static_assert(Traits::kWarpTokens * Traits::kChunks % 32 == 0);
 
   const DecodeKernelParams& p_;
   Cursor cursor_;
@@ -609,7 +640,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kCtas)
   // at once.
   const uint32_t ring = SharedAddress(shared) + warp * 2 * Traits::kMatrixBytes;
   decode::Loader<Traits> loader(p, task, ring, warp, lane);
-#pragma unroll
+#pragma unroll 1
   for (int i = 0; i < Traits::kRing; ++i) loader.Fill(i);
   WaitForPreviousKernel();
   AllowNextKernel();
