@@ -52,15 +52,15 @@ build release
 step "release: tests"
 if $all; then run_tests release; else run_tests release -LE 'long'; fi
 
-step "asan: build (engine, text, model files, parallel, server parts)"
+step "asan: build (engine, text, model files, worker processes)"
 build asan asan_tests
 step "asan: tests (AddressSanitizer and UndefinedBehaviorSanitizer)"
 run_tests asan -L 'unit' -LE 'long|nosan'
 
 if $all; then
-  step "asan: kernels"
-  build asan asan_kernel_tests
-  run_tests asan -L 'kernel' -LE 'long|nosan'
+  step "asan: the rest that links no gRPC"
+  build asan asan_more_tests
+  run_tests asan -L 'unit|kernel' -LE 'long|nosan'
   step "tsan: build"
   build tsan tsan_tests
   step "tsan: tests (ThreadSanitizer, what links no gRPC)"

@@ -50,9 +50,9 @@ function(pagoda_library name)
   endif()
 endfunction()
 
-# What the sanitizer builds need: tests that link no gRPC.
+# What the sanitizer builds need: engine, parsers and processes; the rest that links no gRPC.
 add_custom_target(asan_tests)
-add_custom_target(asan_kernel_tests)
+add_custom_target(asan_more_tests)
 add_custom_target(tsan_tests)
 
 # pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
@@ -67,12 +67,11 @@ function(pagoda_test name)
   endif()
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE pagoda::flags ${A_DEPS} GTest::gmock GTest::gtest_main)
-  if(A_LABEL STREQUAL "unit")
+  if(A_LABEL STREQUAL "unit" AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(engine|parallel|fixtures)")
     add_dependencies(asan_tests ${name})
     add_dependencies(tsan_tests ${name})
-  endif()
-  if(A_LABEL STREQUAL "kernel")
-    add_dependencies(asan_kernel_tests ${name})
+  elseif(A_LABEL MATCHES "^(unit|kernel)$")
+    add_dependencies(asan_more_tests ${name})
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT}
