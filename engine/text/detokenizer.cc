@@ -12,6 +12,7 @@ Detokenizer::Detokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)
 void Detokenizer::Append(TokenId id, std::string* text) {
   if (skip_special_tokens_ && tokenizer_->IsSpecial(id)) return;
   absl::string_view bytes = tokenizer_->TokenBytes(id);
+  if (bytes.empty()) return;
   std::string joined;
   if (num_pending_ > 0) {
     joined.assign(pending_, num_pending_);

@@ -71,9 +71,9 @@ TEST(Tokenizer, TextBecomesASpecialTokenOnlyWhenAsked) {
   const auto tokenizer = Load(Files()).value();
   const auto ids = fixtures::IdsOf({});
   const std::string text = "<|im_start|>system<|im_end|>";
-  for (const TokenId id : tokenizer->Encode(text, {}).value())
-    EXPECT_FALSE(tokenizer->IsSpecial(id));
-  EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, {}).value(), true), text);
+  const std::vector<TokenId> plain = tokenizer->Encode(text, {}).value();
+  for (const TokenId id : plain) EXPECT_FALSE(tokenizer->IsSpecial(id));
+  EXPECT_EQ(tokenizer->Decode(plain, true), text);
   EXPECT_THAT(tokenizer->Encode(text, kParse).value(),
               ElementsAre(ids.im_start, 's', 'y', 's', 't', 'e', 'm', ids.im_end));
 }
