@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/base/device_fault.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda_module.h"
 
@@ -32,13 +33,19 @@ std::vector<std::string> ModulePaths(const BackendOptions& options) {
   return paths;
 }
 
+absl::Status NoModule(absl::StatusCode code, const std::string& message) {
+  return WithDeviceFault(absl::Status(code, message), DeviceFault::kNoModule);
+}
+
 absl::Status ModuleMissing(const std::vector<std::string>& paths) {
-  return absl::NotFoundError(absl::StrCat(
-      "device cuda needs the module ",
-      kCudaModuleFile,
-      ", which is in none of: ",
-      absl::StrJoin(paths, ", "),
-      "; install the pagoda-cuda package, or name the module's folder with --backend_dir"));
+  return NoModule(
+      absl::StatusCode::kNotFound,
+      absl::StrCat(
+          "device cuda needs the module ",
+          kCudaModuleFile,
+          ", which is in none of: ",
+          absl::StrJoin(paths, ", "),
+          "; install the pagoda-cuda package, or name the module's folder with --backend-dir"));
 }
 
 absl::Status ModuleUnloadable(absl::string_view path, absl::string_view reason) {
@@ -46,17 +53,18 @@ absl::Status ModuleUnloadable(absl::string_view path, absl::string_view reason) 
       absl::StrContains(reason, "libcuda.so")
           ? "; the NVIDIA driver is not installed on this machine (nvidia-smi comes with it)"
           : "";
-  return absl::FailedPreconditionError(absl::StrCat("cannot load ", path, ": ", reason, hint));
+  return NoModule(absl::StatusCode::kFailedPrecondition,
+                  absl::StrCat("cannot load ", path, ": ", reason, hint));
 }
 
 absl::Status ModuleMismatch(absl::string_view path, uint64_t abi) {
-  return absl::FailedPreconditionError(
-      absl::StrCat(path,
-                   " was built for another version of pagoda (interface ",
-                   absl::Hex(abi),
-                   ", expected ",
-                   absl::Hex(kCudaModuleAbi),
-                   "); install the pagoda-cuda package of the same version"));
+  return NoModule(absl::StatusCode::kFailedPrecondition,
+                  absl::StrCat(path,
+                               " was built for another version of pagoda (interface ",
+                               absl::Hex(abi),
+                               ", expected ",
+                               absl::Hex(kCudaModuleAbi),
+                               "); install the pagoda-cuda package of the same version"));
 }
 
 // The module stays loaded for the life of the process: its CUDA context and callbacks cannot be

@@ -58,7 +58,8 @@ struct BackendOptions {
   int device_index = 0;
   int cpu_threads = 0;            // 0: one per physical core
   std::string cpu_isa = "auto";   // "auto", "scalar", "avx2", "avx512", "avx512_bf16"
-  std::string backend_dir;        // where modules are looked for, after the installed place
+  std::string backend_dir;        // where modules are looked for before the installed place
+  std::string step_clock_path;    // cuda: gets the device's time at the begin and end of steps; empty: none
 };
 
 // A recorded sequence of ops.

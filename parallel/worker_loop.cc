@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
 #include "parallel/frame_channel.h"
 #include "parallel/spin_governor.h"
@@ -187,6 +188,7 @@ void WorkerLoop::SayFarewell(const absl::Status& why) {
   internal::v1::WorkerError* error = response_.mutable_error();
   error->set_code(static_cast<int32_t>(why.code()));
   error->set_message(std::string(why.message()));
+  error->set_device_fault(static_cast<int32_t>(DeviceFaultOf(why)));
   error->set_step_id(num_steps_in_flight_ > 0 ? last_step_id_ - num_steps_in_flight_ + 1 : 0);
   if (channel_.Send(response_).ok()) channel_.FlushWithin(kFarewellTimeoutNs).IgnoreError();
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/base/check.h"
+#include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
 #include "parallel/frame_channel.h"
 #include "parallel/spin_governor.h"
@@ -339,7 +340,7 @@ absl::Status ProcessPool::Failed(Rank& rank, const WorkerError& error) {
   // While starting, the words are about the model or the device; the process adds nothing to them.
   if (!serving_) {
     ExitText(rank);
-    return Fail(own);
+    return Fail(WithDeviceFault(own, static_cast<DeviceFault>(error.device_fault())));
   }
   const std::string step =
       error.step_id() == 0 ? "" : absl::StrFormat(" in step %d", error.step_id());

@@ -19,7 +19,7 @@ build_all() {
   command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   cmake --preset cuda "${launcher[@]}" >/dev/null
   known=$(ninja -C "$build" -t targets all)
-  for target in pagoda pagoda_cuda conformance_test cuda_backend_check cuda_attention_test cuda_kernels_bench cuda_attention_bench; do
+  for target in pagoda pagoda_cuda conformance_test cuda_backend_check cuda_attention_check cuda_kernels_bench cuda_attention_bench; do
     if grep -q "^$target: phony" <<<"$known"; then targets+=("$target"); else echo "note: no target $target" >&2; fi
   done
   ninja -C "$build" -j"${JOBS:-$(nproc)}" "${targets[@]}"
@@ -34,12 +34,14 @@ pack() (
   else
     build_all
     files=("$build/daemon/pagoda" "$build/daemon/pagoda_cuda.so")
-    for file in tests/e2e/conformance_test tests/kernels/cuda/cuda_backend_check tests/kernels/cuda/cuda_attention_test \
+    for file in tests/e2e/conformance_test tests/kernels/cuda/cuda_backend_check tests/kernels/cuda/cuda_attention_check \
       tests/bench/cuda_kernels_bench tests/bench/cuda_attention_bench; do
       if [ -x "$build/$file" ]; then files+=("$build/$file"); fi
     done
   fi
   rm -rf "$folder"
+  mkdir -p "$folder"
+  git rev-parse --short HEAD >"$folder/commit" 2>/dev/null
   tests/pack_gpu.sh "$folder" "${files[@]}"
   data=${PAGODA_CONFORMANCE_DIR:-$root/../shared/conformance}
   if [ -d "$data/models" ]; then
@@ -52,6 +54,8 @@ pack() (
   else
     echo "note: no reference data at $data" >&2
   fi
+  shapes=${PAGODA_SHAPES_DIR:-$root/../shared/shapes}
+  [ -d "$shapes" ] && cp -RL "$shapes" "$folder/shapes" && chmod -R u+w "$folder/shapes"
   tar -C "$folder" -czf "$archive" .
   bytes=$(stat -c %s "$archive")
   echo "$archive: $bytes bytes; unpacked $(du -sm "$folder" | cut -f1) MiB"
@@ -143,6 +147,7 @@ PYTHON
   done
   for i in "${waits[@]}"; do wait "$i" || { echo "error: a request of 16 at once failed"; code=1; }; done
   head -n 3 "$work/many.1"
+  python3 "$root/tests/e2e/gpu_batch.py" "$bin/pagoda" "$address" 4096 || code=1
   kill -TERM "$pid" 2>/dev/null
   wait "$pid"
   echo "the daemon ended with $?; its log:"
@@ -156,6 +161,35 @@ conformance() {
   [ -x "$bin/conformance_test" ] || { echo "conformance_test is not in the archive"; return 77; }
   PAGODA_DEVICE=$device PAGODA_BINARY=$bin/pagoda PAGODA_CONFORMANCE_DIR=$bin/conformance \
     "$bin/conformance_test" --gtest_filter="$1"
+}
+
+# The 8B shape with random weights, saved as safetensors, against transformers; then its start from the page cache.
+reference() {
+  local folder=$work/llama-8b address=unix:$work/grpc.sock pid code
+  [ -d "$bin/shapes" ] || { echo "no shapes in the archive"; return 77; }
+  python3 -c 'import torch, transformers' || { echo "no torch or transformers"; return 77; }
+  python3 "$root/tests/e2e/gpu_reference.py" make "$bin/shapes/llama-3.1-8b" "$folder" || return 1
+  "$bin/pagoda" serve "$folder" --device="$device" --grpc-address="$address" --metrics-address=127.0.0.1:0 >"$work/daemon.log" 2>&1 &
+  pid=$!
+  until "$bin/pagoda" health --address "$address" >/dev/null 2>&1; do
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  python3 "$root/tests/e2e/gpu_reference.py" compare "$folder" "$bin/pagoda" "$address"
+  code=$?
+  kill -TERM "$pid" 2>/dev/null
+  wait "$pid"
+  cat "$work/daemon.log"
+  served i --checkpoint="$folder" | tail -n 3
+  [ "$code" -eq 0 ] && echo "log-probabilities of 8 prompts of 512 tokens agree with transformers"
+  return "$code"
+}
+
+# served CASE...: steps as they are served, with random weights.
+served() {
+  [ -d "$bin/shapes" ] || { echo "no shapes in the archive"; return 77; }
+  python3 "$root/tests/bench/served_gpu.py" --pagoda="$bin/pagoda" --shapes="$bin/shapes" --device="$device" \
+    --logs="$results" --json="$results/served_$1.json" --commit="$(cat "$bin/commit" 2>/dev/null)" "$@"
 }
 
 run() {
@@ -186,18 +220,24 @@ run() {
 
   # `timeout` runs programs, not functions: a part that is a function runs in a shell of its own.
   export root results device work bin
-  export -f check sanitize daemon conformance
+  export -f check sanitize daemon conformance reference served
   part machine 60 bash -c 'nvidia-smi; uname -a; nproc; free -g; "$0"/pagoda version; ldd "$0"/pagoda "$0"/pagoda_cuda.so | grep "not found"; true' "$bin"
   part check/backend 300 bash -c 'check cuda_backend_check'
-  part check/attention 300 bash -c 'check cuda_attention_test'
+  part check/attention 300 bash -c 'check cuda_attention_check'
   part daemon/golden 120 bash -c 'daemon'
   part daemon/conformance 300 bash -c 'conformance "Conformance.*"'
+  part reference/8b 300 bash -c 'reference'
   part sanitizer/memcheck 150 bash -c 'sanitize memcheck cuda_backend_check sample/edges/600 backend/ resolve_tokens gather_rows linear/op/m1 pack_linear/bfloat16'
   part sanitizer/racecheck 150 bash -c 'sanitize racecheck cuda_backend_check sample/edges/600 gather_rows rms_norm/bfloat16'
   part sanitizer/initcheck 150 bash -c 'sanitize initcheck cuda_backend_check sample/edges/600 gather_rows'
   part sanitizer/synccheck 150 bash -c 'sanitize synccheck cuda_backend_check sample/edges/600 linear/op/m1'
   part bench/kernels 300 bash -c 'check cuda_kernels_bench --json="$results/kernels.json"'
   part bench/attention 300 bash -c 'check cuda_attention_bench'
+  part served/d 120 bash -c 'served d'
+  part served/e 120 bash -c 'served e'
+  part served/f 180 bash -c 'served f'
+  part served/g 120 bash -c 'served g'
+  part served/i 90 bash -c 'served i'
   echo "$failed parts failed; logs in $all" | tee -a "$summary"
   [ "$failed" -eq 0 ]
 }

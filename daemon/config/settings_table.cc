@@ -123,6 +123,12 @@ constexpr Setting kSettings[] = {
      .kind = kText,
      .value = "DIR",
      .help = "where to look for pagoda_cuda.so before the installed place"},
+    {.name = "step-clock",
+     .field = "worker.step_clock_path",
+     .group = kDevice,
+     .kind = kText,
+     .value = "FILE",
+     .help = "for measurements on cuda: gets the GPU's time at the begin and end of every step"},
 
     // ---- KV cache.
     {.name = "block-size",

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/model/activations.h"
+#include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::daemon {
@@ -29,23 +30,34 @@ engine::KvSpec SpecOf(const engine::ModelConfig& model, DType dtype) {
           .head_dim = model.head_dim};
 }
 
+absl::Status NoMemory(const std::string& message) {
+  return WithDeviceFault(absl::ResourceExhaustedError(message), DeviceFault::kNoMemory);
+}
+
+uint64_t LeftOf(uint64_t usable_bytes, const MemoryPlan& plan) {
+  const uint64_t taken = plan.weight_bytes + plan.activation_bytes + plan.reserve_bytes;
+  return usable_bytes > taken ? usable_bytes - taken : 0;
+}
+
 // Bytes for a pool that nobody sized.
 uint64_t UnaskedPoolBytes(const MemoryPlanInputs& in,
                           const MemoryPlan& plan,
+                          uint64_t block_bytes,
                           uint64_t full_length_bytes) {
   const internal::v1::WorkerConfig& worker = in.config->worker();
   // No more than every sequence at its full length can use; `sim` has no memory to run out of.
   const uint64_t useful = full_length_bytes * in.config->engine().max_num_seqs();
   if (worker.device() == "sim") return useful;
-  const uint64_t taken = plan.weight_bytes + plan.activation_bytes + plan.reserve_bytes;
   uint64_t usable = plan.free_memory_bytes;
   if (worker.device() == "cuda") {
     const auto limit = static_cast<uint64_t>(worker.gpu_memory_utilization() *
                                              static_cast<double>(plan.total_memory_bytes));
     usable = std::min(usable, limit);
   }
-  const uint64_t left = usable > taken ? usable - taken : 0;
-  if (worker.device() == "cuda") return left;
+  const uint64_t left = LeftOf(usable, plan);
+  // Places in the pool are 32-bit numbers.
+  const uint64_t most_blocks = INT32_MAX / in.config->engine().block_size();
+  if (worker.device() == "cuda") return std::min(left, most_blocks * block_bytes);
   return std::min({useful, left / kUnaskedCpuShare, kMaxUnaskedCpuPoolBytes});
 }
 
@@ -54,7 +66,7 @@ absl::Status CheckFits(const MemoryPlan& plan) {
   const uint64_t needed =
       plan.weight_bytes + plan.activation_bytes + plan.reserve_bytes + plan.kv.pool_bytes;
   if (plan.free_memory_bytes == 0 || needed <= plan.free_memory_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
+  return NoMemory(
       absl::StrCat("the model does not fit: weights ",
                    FormatBytes(plan.weight_bytes),
                    ", activations ",
@@ -93,39 +105,57 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
   const uint64_t full_length_bytes =
       block_bytes * engine::KvBlocksPerSequence(spec, plan.block_size, in.max_model_len);
   const bool is_asked = engine.kv_cache_memory_bytes() != 0;
-  const uint64_t pool_bytes =
-      is_asked ? engine.kv_cache_memory_bytes() : UnaskedPoolBytes(in, plan, full_length_bytes);
+  uint64_t pool_bytes = is_asked ? engine.kv_cache_memory_bytes()
+                                 : UnaskedPoolBytes(in, plan, block_bytes, full_length_bytes);
+  if (is_asked && device == "cuda") {
+    // A smaller pool serves as well, a little slower; other processes may come and go on a GPU.
+    pool_bytes = std::min(pool_bytes, LeftOf(plan.free_memory_bytes, plan));
+    if (pool_bytes < engine.kv_cache_memory_bytes()) {
+      plan.asked_pool_bytes = engine.kv_cache_memory_bytes();
+    }
+  }
   plan.kv = engine::PlanKvPool(spec, plan.block_size, in.max_model_len, pool_bytes);
   if (plan.kv.num_blocks == 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no KV block fits: one takes ",
-                     FormatBytes(block_bytes),
-                     " and ",
-                     FormatBytes(pool_bytes),
-                     is_asked ? " were given" : " are left",
-                     "; raise --kv-cache-memory or lower --block-size"));
+    PAGODA_RETURN_IF_ERROR(CheckFits(plan));
+    return NoMemory(absl::StrCat("no KV block fits: one takes ",
+                                 FormatBytes(block_bytes),
+                                 " and ",
+                                 FormatBytes(pool_bytes),
+                                 is_asked ? " were given" : " are left",
+                                 device == "cuda" && !is_asked
+                                     ? "; raise --gpu-memory-utilization, or lower --block-size or "
+                                       "--max-num-batched-tokens"
+                                     : "; raise --kv-cache-memory or lower --block-size"));
   }
   PAGODA_RETURN_IF_ERROR(CheckFits(plan));
   return plan;
 }
 
 std::vector<std::string> MemoryPlan::ToLines() const {
-  return {absl::StrFormat(
-              "memory plan: weights %s, activations %s, KV cache %s, reserve %s; %s of %s free",
-              FormatBytes(weight_bytes),
-              FormatBytes(activation_bytes),
-              FormatBytes(kv.pool_bytes),
-              FormatBytes(reserve_bytes),
-              FormatBytes(free_memory_bytes),
-              FormatBytes(total_memory_bytes)),
-          absl::StrFormat("KV cache: %d blocks of %d tokens (%s each), %d tokens; %.1f sequences "
-                          "of %d tokens at once",
-                          kv.num_blocks,
-                          block_size,
-                          FormatBytes(kv.block_bytes),
-                          kv.num_blocks * static_cast<uint64_t>(block_size),
-                          kv.full_length_concurrency,
-                          max_model_len)};
+  std::vector<std::string> lines = {
+      absl::StrFormat(
+          "memory plan: weights %s, activations %s, KV cache %s, reserve %s; %s of %s free",
+          FormatBytes(weight_bytes),
+          FormatBytes(activation_bytes),
+          FormatBytes(kv.pool_bytes),
+          FormatBytes(reserve_bytes),
+          FormatBytes(free_memory_bytes),
+          FormatBytes(total_memory_bytes)),
+      absl::StrFormat("KV cache: %d blocks of %d tokens (%s each), %d tokens; %.1f sequences "
+                      "of %d tokens at once",
+                      kv.num_blocks,
+                      block_size,
+                      FormatBytes(kv.block_bytes),
+                      kv.num_blocks * static_cast<uint64_t>(block_size),
+                      kv.full_length_concurrency,
+                      max_model_len)};
+  if (asked_pool_bytes != 0) {
+    lines.push_back(absl::StrFormat(
+        "KV cache: --kv-cache-memory asks for %s, of which %s fit in the memory that is free",
+        FormatBytes(asked_pool_bytes),
+        FormatBytes(kv.pool_bytes)));
+  }
+  return lines;
 }
 
 std::string FormatBytes(uint64_t bytes) {

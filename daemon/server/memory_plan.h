@@ -21,6 +21,8 @@ struct MemoryPlan {
   // Kept free for the device's own needs.
   uint64_t reserve_bytes = 0;
   engine::KvPoolPlan kv;
+  // What --kv-cache-memory says, where that does not fit; else 0.
+  uint64_t asked_pool_bytes = 0;
   int32_t block_size = 0;
   int32_t max_model_len = 0;
   uint64_t total_memory_bytes = 0;

@@ -1,5 +1,6 @@
 #include "daemon/server/serve.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <pthread.h>
@@ -30,6 +31,7 @@
 #include "daemon/server/signal_thread.h"
 #include "daemon/server/text_pool.h"
 #include "engine/engine.h"
+#include "kernels/base/device_fault.h"
 #include "kernels/base/log.h"
 #include "kernels/base/status_macros.h"
 #include "parallel/worker_pool.h"
@@ -114,6 +116,26 @@ bool IsWorkersEnd(const absl::Status& status) {
          absl::IsInternal(status);
 }
 
+absl::optional<ExitCode> ExitCodeOf(DeviceFault fault) {
+  switch (fault) {
+    case DeviceFault::kNone:
+      break;
+    case DeviceFault::kNoModule:
+      return kExitNoModule;
+    case DeviceFault::kNoDriver:
+      return kExitNoDriver;
+    case DeviceFault::kOldDriver:
+      return kExitOldDriver;
+    case DeviceFault::kNoDevice:
+      return kExitNoDevice;
+    case DeviceFault::kOldDevice:
+      return kExitOldDevice;
+    case DeviceFault::kNoMemory:
+      return kExitNoMemory;
+  }
+  return absl::nullopt;
+}
+
 int Daemon::Run() {
   struct Step {
     absl::Status (Daemon::*run)();
@@ -132,6 +154,7 @@ int Daemon::Run() {
     LogError("%s", status.message());
     exit_code =
         IsWorkersEnd(status) && step.run == &Daemon::Load ? kExitWorkerLost : step.on_failure;
+    if (const auto code = ExitCodeOf(DeviceFaultOf(status)); code.has_value()) exit_code = *code;
     break;
   }
   if (exit_code == kExitOk) exit_code = ServeUntilStopped();
@@ -218,13 +241,19 @@ absl::Status Daemon::Load() {
       const internal::v1::ModelReady ready,
       pool_->Load(load, [&printer](const auto& progress) { printer.Show(progress); }));
   model_.num_kv_blocks = static_cast<int32_t>(ready.num_kv_blocks());
+  if (ready.num_kv_blocks() < load.num_kv_blocks()) {
+    LogWarning("KV cache: %d blocks instead of %d, as that is what the first steps left free",
+               ready.num_kv_blocks(),
+               load.num_kv_blocks());
+  }
   MetricsInfo info = MetricsInfoOf(model_, config_);
   info.load_read_seconds = ready.read_seconds();
   info.load_warmup_seconds = ready.warmup_seconds();
   collector_->SetInfo(std::move(info));
-  LogInfo("loaded %s of weights in %.2f s, warmed up in %.2f s",
+  LogInfo("loaded %s of weights in %.2f s (%.1f GB/s), warmed up in %.2f s",
           FormatBytes(ready.weight_bytes()),
           ready.read_seconds(),
+          static_cast<double>(ready.weight_bytes()) * 1e-9 / std::max(ready.read_seconds(), 1e-9),
           ready.warmup_seconds());
   return absl::OkStatus();
 }

@@ -160,6 +160,21 @@ absl::Status BatchInputs::UpdateTable(kernels::Backend& backend,
   return backend.CopyToDevice(to, staged, num_new * sizeof(int32_t));
 }
 
+// Rows of no sequence, and sequences without rows.
+void BatchInputs::Pad(size_t num_seqs, int32_t padded_rows) {
+  const int32_t num_rows = host_.row_offsets[num_seqs];
+  for (int32_t row = num_rows; row < padded_rows; ++row) {
+    host_.host_tokens[row] = 0;
+    host_.source_slots[row] = -1;
+    host_.positions[row] = 0;
+    host_.kv_slots[row] = -1;
+  }
+  for (int32_t seq = static_cast<int32_t>(num_seqs); seq < padded_rows; ++seq) {
+    host_.row_offsets[seq + 1] = num_rows;
+    host_.context_lens[seq] = 0;
+  }
+}
+
 absl::Status BatchInputs::CopyArrays(kernels::Backend& backend) const {
   const int32_t* const end = host_.kv_slots + batch_.num_rows;
   return backend.CopyToDevice(device_.row_offsets,
@@ -170,12 +185,15 @@ absl::Status BatchInputs::CopyArrays(kernels::Backend& backend) const {
 absl::Status BatchInputs::Build(kernels::Backend& backend,
                                 absl::Span<const StepRow> rows,
                                 const SlotTable& slots,
-                                int set_idx) {
+                                int set_idx,
+                                int32_t padded_rows) {
   PAGODA_CHECK(!rows.empty() && rows.size() <= table_rows_.size());
   const int32_t num_rows =
       std::accumulate(rows.begin(), rows.end(), 0, [](int32_t sum, const StepRow& row) {
         return sum + row.num_tokens;
       });
+  PAGODA_CHECK(padded_rows == 0 || (padded_rows >= num_rows && padded_rows <= limits_.num_slots &&
+                                    padded_rows <= limits_.max_step_tokens));
   host_ = host_sets_[static_cast<size_t>(set_idx)].For(limits_, num_rows);
   device_ = device_set_.For(limits_, num_rows);
   num_staged_blocks_ = 0;
@@ -189,8 +207,9 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
     PAGODA_RETURN_IF_ERROR(FillSequence(row, slots.slot(row.slot), static_cast<int32_t>(seq_idx)));
     PAGODA_RETURN_IF_ERROR(UpdateTable(backend, row, slots.slot(row.slot), seq_idx));
   }
-  batch_ = {.num_seqs = static_cast<int32_t>(rows.size()),
-            .num_rows = host_.row_offsets[rows.size()],
+  Pad(rows.size(), padded_rows);
+  batch_ = {.num_seqs = std::max(static_cast<int32_t>(rows.size()), padded_rows),
+            .num_rows = std::max(num_rows, padded_rows),
             .row_offsets = device_.row_offsets,
             .context_lens = device_.context_lens,
             .block_tables = device_.block_tables,
@@ -199,7 +218,10 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
             .kv_slots = device_.kv_slots,
             .host_row_offsets = host_.row_offsets,
             .host_context_lens = host_.context_lens};
-  PAGODA_RETURN_IF_ERROR(CopyArrays(backend));
+  return CopyArrays(backend);
+}
+
+absl::Status BatchInputs::ResolveTokens(kernels::Backend& backend) const {
   return backend.ResolveTokens({.host_tokens = device_.host_tokens,
                                 .source_slots = device_.source_slots,
                                 .last_tokens = device_.last_tokens,

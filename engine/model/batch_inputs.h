@@ -27,12 +27,18 @@ class BatchInputs {
                                               const StepLimits& limits,
                                               int num_sets);
 
-  // Lays out `rows` and enqueues the copies and the choice of tokens that are still on the device.
-  // REQUIRES: the step that used `set_idx` before has ended; rows is not empty.
+  // Lays out `rows` and enqueues the copies. With `padded_rows` the batch has so many rows and
+  // sequences; those beyond what `rows` needs compute nothing that anybody reads. REQUIRES: the
+  // step that used `set_idx` before has ended; rows is not empty; padded_rows is 0, or no less than
+  // the rows there are and at most the number of slots.
   absl::Status Build(kernels::Backend& backend,
                      absl::Span<const StepRow> rows,
                      const SlotTable& slots,
-                     int set_idx);
+                     int set_idx,
+                     int32_t padded_rows = 0);
+  // Enqueues the choice of tokens(): those that the host knows, and those that are still on the
+  // device.
+  absl::Status ResolveTokens(kernels::Backend& backend) const;
 
   // ---- Of the last Build.
   const kernels::AttentionBatch& batch() const { return batch_; }
@@ -79,6 +85,7 @@ class BatchInputs {
                            const StepRow& row,
                            const SlotState& slot,
                            size_t seq_idx);
+  void Pad(size_t num_seqs, int32_t padded_rows);
   absl::Status CopyArrays(kernels::Backend& backend) const;
 
   StepLimits limits_;

@@ -4,6 +4,12 @@
 
 namespace pagoda::engine {
 
+uint64_t KvPool::BlockBytes(const ModelConfig& model, DType dtype, int32_t block_size) {
+  return 2 * static_cast<uint64_t>(model.num_layers) * static_cast<uint64_t>(model.num_kv_heads) *
+         static_cast<uint64_t>(block_size) * static_cast<uint64_t>(model.head_dim) *
+         DTypeBytes(dtype);
+}
+
 absl::StatusOr<KvPool> KvPool::Allocate(kernels::Backend& backend,
                                         const ModelConfig& model,
                                         DType dtype,

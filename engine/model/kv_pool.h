@@ -17,6 +17,8 @@ class KvPool {
                                          DType dtype,
                                          int32_t num_blocks,
                                          int32_t block_size);
+  // Of one block over all layers.
+  static uint64_t BlockBytes(const ModelConfig& model, DType dtype, int32_t block_size);
 
   kernels::KvCacheView layer(int32_t idx) const;
   uint64_t size_bytes() const { return buffer_.size_bytes(); }

@@ -21,6 +21,9 @@ using internal::v1::StepResult;
 
 // Progress is told at most so often: a message for every tensor would be noise.
 constexpr int64_t kProgressPeriodNs = 100'000'000;
+// Of a device's memory, when everything has been allocated: recorded steps (about 2 MB each), and
+// kernels that are loaded at their first use.
+constexpr uint64_t kKeptFreeBytes = uint64_t{320} << 20;
 
 double SecondsSince(const Clock& clock, int64_t start_ns) {
   return static_cast<double>(clock.NowNs() - start_ns) * 1e-9;
@@ -67,6 +70,13 @@ void AddPromptLogprobs(const SampledChunk& sampled,
   AddTop(sampled, i, row.num_logprobs, logprobs.mutable_top_ids(), logprobs.mutable_top_logprobs());
 }
 
+// Most top entries that one of the rows wants.
+int32_t MaxTop(absl::Span<const LogitRow> rows) {
+  int32_t max_top = 0;
+  for (const LogitRow& row : rows) max_top = std::max(max_top, row.num_logprobs);
+  return max_top;
+}
+
 void AddFailedSlot(int32_t slot, StepResult& result) {
   const auto& failed = result.failed_slots();
   if (std::find(failed.begin(), failed.end(), static_cast<uint32_t>(slot)) == failed.end()) {
@@ -83,13 +93,13 @@ absl::StatusOr<internal::v1::WorkerHello> ModelRunner::Open(const internal::v1::
         "a model over ", open.tensor_ranks(), " tensor ranks is not supported; expected 1"));
   }
   const internal::v1::WorkerConfig& worker = open.config().worker();
-  PAGODA_ASSIGN_OR_RETURN(
-      backend_,
-      kernels::OpenBackend(worker.device(),
-                           {.device_index = static_cast<int>(worker.device_index()),
-                            .cpu_threads = static_cast<int>(worker.cpu_threads()),
-                            .cpu_isa = worker.cpu_isa(),
-                            .backend_dir = worker.backend_dir()}));
+  PAGODA_ASSIGN_OR_RETURN(backend_,
+                          open_backend_(worker.device(),
+                                        {.device_index = static_cast<int>(worker.device_index()),
+                                         .cpu_threads = static_cast<int>(worker.cpu_threads()),
+                                         .cpu_isa = worker.cpu_isa(),
+                                         .backend_dir = worker.backend_dir(),
+                                         .step_clock_path = worker.step_clock_path()}));
   PAGODA_ASSIGN_OR_RETURN(const kernels::DeviceInfo info, backend_->Info());
   internal::v1::WorkerHello hello;
   hello.set_version(PAGODA_VERSION);
@@ -139,14 +149,42 @@ absl::StatusOr<internal::v1::ModelReady> ModelRunner::Load(const internal::v1::L
   const int64_t start_ns = clock_->NowNs();
   PAGODA_ASSIGN_OR_RETURN(model_, LoadModelConfig(open_.config().model().path()));
   architecture_ = FindArchitecture(model_.architecture);
-  PAGODA_ASSIGN_OR_RETURN(const StepLimits limits,
+  PAGODA_ASSIGN_OR_RETURN(StepLimits limits,
                           MakeStepLimits(open_.config(), model_, load.num_kv_blocks()));
   PAGODA_RETURN_IF_ERROR(LoadModelWeights(progress));
   const int64_t loaded_ns = clock_->NowNs();
 
-  PAGODA_ASSIGN_OR_RETURN(
-      kv_,
-      KvPool::Allocate(*backend_, model_, weights_.dtype(), limits.num_blocks, limits.block_size));
+  PAGODA_RETURN_IF_ERROR(AllocateStepMemory(limits));
+  slots_.emplace(limits);
+  // What a device takes for its first steps shows only when they have run, on a pool of one block;
+  // the pool gets what is left.
+  const bool fits_pool_last = backend_->supports_graphs();
+  if (fits_pool_last) {
+    PAGODA_RETURN_IF_ERROR(AllocateKvPool(1));
+    PAGODA_RETURN_IF_ERROR(WarmUp());
+    kv_ = KvPool();
+    PAGODA_ASSIGN_OR_RETURN(limits.num_blocks, KvBlocksThatFit(limits));
+    slots_->set_num_blocks(limits.num_blocks);
+  }
+  PAGODA_RETURN_IF_ERROR(AllocateKvPool(limits.num_blocks));
+  if (backend_->supports_graphs()) {
+    graphs_ = StepGraphs(
+        std::min({limits.num_slots, limits.max_step_tokens, activations_.plan().max_logit_rows}));
+  }
+  if (!fits_pool_last) PAGODA_RETURN_IF_ERROR(WarmUp());
+  PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
+
+  internal::v1::ModelReady ready;
+  ready.set_weight_bytes(weights_.size_bytes());
+  ready.set_activation_bytes(activations_.plan().total_bytes);
+  ready.set_kv_bytes(kv_.size_bytes());
+  ready.set_num_kv_blocks(static_cast<uint32_t>(limits.num_blocks));
+  ready.set_read_seconds(static_cast<double>(loaded_ns - start_ns) * 1e-9);
+  ready.set_warmup_seconds(SecondsSince(*clock_, loaded_ns));
+  return ready;
+}
+
+absl::Status ModelRunner::AllocateStepMemory(const StepLimits& limits) {
   PAGODA_ASSIGN_OR_RETURN(rope_, RopeTable::Make(*backend_, model_, limits.max_model_len));
   const ActivationPlan plan = PlanActivations(model_, limits, activation_dtype_);
   PAGODA_ASSIGN_OR_RETURN(activations_, Activations::Allocate(*backend_, plan));
@@ -157,37 +195,64 @@ absl::StatusOr<internal::v1::ModelReady> ModelRunner::Load(const internal::v1::L
   PAGODA_ASSIGN_OR_RETURN(
       outputs_,
       SampleOutputs::Allocate(*backend_, plan.max_logit_rows, limits.vocab_size, num_sets_));
-  slots_.emplace(limits);
-  PAGODA_RETURN_IF_ERROR(WarmUp());
-
-  internal::v1::ModelReady ready;
-  ready.set_weight_bytes(weights_.size_bytes());
-  ready.set_activation_bytes(plan.total_bytes);
-  ready.set_kv_bytes(kv_.size_bytes());
-  ready.set_num_kv_blocks(load.num_kv_blocks());
-  ready.set_read_seconds(static_cast<double>(loaded_ns - start_ns) * 1e-9);
-  ready.set_warmup_seconds(SecondsSince(*clock_, loaded_ns));
-  return ready;
+  return absl::OkStatus();
 }
 
-// One prompt of one token and one token more: the whole path runs before anybody waits for it.
+absl::Status ModelRunner::AllocateKvPool(int32_t num_blocks) {
+  PAGODA_ASSIGN_OR_RETURN(
+      kv_,
+      KvPool::Allocate(
+          *backend_, model_, weights_.dtype(), num_blocks, slots_->limits().block_size));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int32_t> ModelRunner::KvBlocksThatFit(const StepLimits& limits) {
+  PAGODA_ASSIGN_OR_RETURN(const kernels::DeviceInfo info, backend_->Info());
+  const uint64_t block_bytes = KvPool::BlockBytes(model_, weights_.dtype(), limits.block_size);
+  const uint64_t left = info.free_memory_bytes - std::min(info.free_memory_bytes, kKeptFreeBytes);
+  const uint64_t fitting = left / block_bytes;
+  const auto asked = static_cast<uint64_t>(limits.num_blocks);
+  if (fitting >= asked) return limits.num_blocks;
+  if (fitting == 0) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no KV block of ",
+        block_bytes,
+        " bytes fits: ",
+        info.free_memory_bytes,
+        " bytes of the device are free, of which ",
+        kKeptFreeBytes,
+        " are kept for graphs; lower --max-num-batched-tokens or --max-num-seqs, or free memory"));
+  }
+  return static_cast<int32_t>(fitting);
+}
+
+// A prompt and, where a block has room, one token more: the whole path runs before anybody waits
+// for it.
 absl::Status ModelRunner::WarmUp() {
-  StepPlan plan;
-  plan.set_step_id(1);
-  internal::v1::NewSequence& sequence = *plan.add_new_sequences();
-  sequence.add_token_ids(0);
-  sequence.set_num_prompt_tokens(1);
+  const StepLimits& limits = slots_->limits();
+  const int32_t room = std::min(limits.block_size, limits.max_model_len);
+  const int32_t num_prompt_tokens = std::max(1, std::min(room - 1, limits.max_step_tokens));
+  StepPlan prompt;
+  prompt.set_step_id(1);
+  internal::v1::NewSequence& sequence = *prompt.add_new_sequences();
+  for (int32_t i = 0; i < num_prompt_tokens; ++i) sequence.add_token_ids(0);
+  sequence.set_num_prompt_tokens(static_cast<uint32_t>(num_prompt_tokens));
   sequence.add_block_tables()->add_block_ids(0);
   sequence.mutable_sampling()->set_top_p(1.0f);
   sequence.mutable_sampling()->set_typical_p(1.0f);
   sequence.mutable_sampling()->set_repetition_penalty(1.0f);
-  plan.add_row_slots(0);
-  plan.add_row_num_tokens(1);
-  plan.add_row_samples(1);
-  PAGODA_RETURN_IF_ERROR(Submit(plan));
-  PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
-  StepResult result;
-  PAGODA_RETURN_IF_ERROR(TakeResult(&result).status());
+  prompt.add_row_slots(0);
+  prompt.add_row_num_tokens(static_cast<uint32_t>(num_prompt_tokens));
+  prompt.add_row_samples(1);
+  PAGODA_RETURN_IF_ERROR(Submit(prompt));
+  if (num_prompt_tokens < room) {
+    StepPlan token;
+    token.set_step_id(2);
+    token.add_row_slots(0);
+    token.add_row_num_tokens(1);
+    token.add_row_samples(1);
+    PAGODA_RETURN_IF_ERROR(Submit(token));
+  }
   return Reset();
 }
 
@@ -234,6 +299,28 @@ std::vector<LogitRow> ModelRunner::LogitRows(absl::Span<const StepRow> rows) con
   return logit_rows;
 }
 
+absl::StatusOr<kernels::SampleParams> ModelRunner::BuildSampling(absl::Span<const LogitRow> rows,
+                                                                 int set_idx,
+                                                                 int32_t padded_rows) {
+  kernels::SampleParams params = {.logits = activations_.logits(),
+                                  .logits_stride = activations_.plan().logits_stride,
+                                  .vocab_size = slots_->limits().vocab_size,
+                                  .last_tokens = inputs_.last_tokens(),
+                                  .num_slots = slots_->limits().num_slots};
+  PAGODA_RETURN_IF_ERROR(sampling_.Build(*backend_, rows, *slots_, set_idx, padded_rows, &params));
+  outputs_.SetParams(MaxTop(rows), &params);
+  return params;
+}
+
+absl::StatusOr<SampledChunk> ModelRunner::Sample(absl::Span<const LogitRow> rows,
+                                                 const kernels::SampleParams& params,
+                                                 int set_idx) {
+  PAGODA_RETURN_IF_ERROR(backend_->Sample(params));
+  const bool with_logprobs = std::any_of(
+      rows.begin(), rows.end(), [](const LogitRow& row) { return row.num_logprobs >= 0; });
+  return outputs_.CopyToHost(*backend_, params.rows, with_logprobs, params.max_top, set_idx);
+}
+
 absl::Status ModelRunner::RunLogits(absl::Span<const LogitRow> rows,
                                     int set_idx,
                                     PendingStep& step) {
@@ -244,24 +331,15 @@ absl::Status ModelRunner::RunLogits(absl::Span<const LogitRow> rows,
     int32_t max_top = 0;
     size_t end = begin;
     while (end < rows.size()) {
-      const int32_t wider = std::max(max_top, rows[end].num_logprobs);
-      if (static_cast<int32_t>(end - begin) >= outputs_.MaxRows(wider)) break;
-      max_top = wider;
+      max_top = std::max(max_top, rows[end].num_logprobs);
+      if (static_cast<int32_t>(end - begin) >= outputs_.MaxRows(max_top)) break;
       ++end;
     }
     const absl::Span<const LogitRow> chunk = rows.subspan(begin, end - begin);
-    const int64_t num_rows = static_cast<int64_t>(chunk.size());
-    kernels::SampleParams params = {.logits = activations_.logits(),
-                                    .logits_stride = activations_.plan().logits_stride,
-                                    .vocab_size = slots_->limits().vocab_size,
-                                    .last_tokens = inputs_.last_tokens(),
-                                    .num_slots = slots_->limits().num_slots};
-    PAGODA_RETURN_IF_ERROR(sampling_.Build(*backend_, chunk, *slots_, set_idx, &params));
-    PAGODA_RETURN_IF_ERROR(ComputeLogits(pass, sampling_.batch_rows(), num_rows));
-    outputs_.SetParams(max_top, &params);
-    PAGODA_RETURN_IF_ERROR(backend_->Sample(params));
-    PAGODA_ASSIGN_OR_RETURN(const SampledChunk sampled,
-                            outputs_.CopyToHost(*backend_, num_rows, max_top, set_idx));
+    PAGODA_ASSIGN_OR_RETURN(const kernels::SampleParams params,
+                            BuildSampling(chunk, set_idx, /*padded_rows=*/0));
+    PAGODA_RETURN_IF_ERROR(ComputeLogits(pass, sampling_.batch_rows(), params.rows));
+    PAGODA_ASSIGN_OR_RETURN(const SampledChunk sampled, Sample(chunk, params, set_idx));
     begin = end;
     if (begin == rows.size()) {
       step.rows.assign(chunk.begin(), chunk.end());
@@ -277,11 +355,45 @@ absl::Status ModelRunner::RunLogits(absl::Span<const LogitRow> rows,
   return absl::OkStatus();
 }
 
+int32_t ModelRunner::GraphSize(absl::Span<const StepRow> rows) const {
+  int32_t max_top = 0;
+  for (const StepRow& row : rows) {
+    const SlotState& slot = slots_->slot(row.slot);
+    // A prompt of which positions are to be scored has more rows of logits than it samples.
+    if (row.num_tokens != 1 || !row.samples || row.first_position + 1 < slot.num_prompt_tokens) {
+      return 0;
+    }
+    max_top = std::max(max_top, static_cast<int32_t>(slot.sampling.num_logprobs()));
+  }
+  const int32_t num_rows = static_cast<int32_t>(rows.size());
+  return num_rows <= outputs_.MaxRows(max_top) ? graphs_.SizeFor(num_rows) : 0;
+}
+
+// What a graph holds is the same for all steps of a size: from the choice of tokens to the logits.
+// Sampling follows it, since what it launches and copies depends on what the sequences ask for.
+absl::Status ModelRunner::RunGraph(absl::Span<const LogitRow> rows,
+                                   int32_t size,
+                                   int set_idx,
+                                   PendingStep& step) {
+  PAGODA_ASSIGN_OR_RETURN(const kernels::SampleParams params, BuildSampling(rows, set_idx, size));
+  PAGODA_RETURN_IF_ERROR(graphs_.Run(*backend_, size, [&]() -> absl::Status {
+    PAGODA_RETURN_IF_ERROR(inputs_.ResolveTokens(*backend_));
+    PAGODA_RETURN_IF_ERROR(architecture_->run_layers(MakePass()));
+    return ComputeLogits(MakePass(), sampling_.batch_rows(), size);
+  }));
+  PAGODA_ASSIGN_OR_RETURN(step.sampled, Sample(rows, params, set_idx));
+  step.rows.assign(rows.begin(), rows.end());
+  return absl::OkStatus();
+}
+
 absl::Status ModelRunner::RunStep(absl::Span<const StepRow> rows, int set_idx, PendingStep& step) {
-  PAGODA_RETURN_IF_ERROR(inputs_.Build(*backend_, rows, *slots_, set_idx));
+  const int32_t graph_size = GraphSize(rows);
+  PAGODA_RETURN_IF_ERROR(inputs_.Build(*backend_, rows, *slots_, set_idx, graph_size));
   PAGODA_RETURN_IF_ERROR(backend_->PrepareAttention(inputs_.batch()));
-  PAGODA_RETURN_IF_ERROR(architecture_->run_layers(MakePass()));
   const std::vector<LogitRow> logit_rows = LogitRows(rows);
+  if (graph_size != 0) return RunGraph(logit_rows, graph_size, set_idx, step);
+  PAGODA_RETURN_IF_ERROR(inputs_.ResolveTokens(*backend_));
+  PAGODA_RETURN_IF_ERROR(architecture_->run_layers(MakePass()));
   return RunLogits(logit_rows, set_idx, step);
 }
 

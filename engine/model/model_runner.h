@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +21,7 @@
 #include "engine/model/sample_outputs.h"
 #include "engine/model/sampling_inputs.h"
 #include "engine/model/slot_table.h"
+#include "engine/model/step_graphs.h"
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
 #include "kernels/base/clock.h"
@@ -32,7 +35,12 @@ namespace pagoda::engine {
 // tokens (NeedsHistory) makes Submit wait for them. Thread-compatible.
 class ModelRunner : public parallel::StepExecutor {
  public:
-  explicit ModelRunner(const Clock* clock = &Clock::Monotonic()) : clock_(clock) {}
+  using OpenBackendFn = std::function<absl::StatusOr<std::unique_ptr<kernels::Backend>>(
+      absl::string_view name, const kernels::BackendOptions& options)>;
+
+  explicit ModelRunner(OpenBackendFn open_backend = kernels::OpenBackend,
+                       const Clock* clock = &Clock::Monotonic())
+      : open_backend_(std::move(open_backend)), clock_(clock) {}
 
   absl::StatusOr<internal::v1::WorkerHello> Open(const internal::v1::OpenWorker& open) override;
   absl::StatusOr<internal::v1::ModelReady> Load(const internal::v1::LoadModel& load,
@@ -54,6 +62,11 @@ class ModelRunner : public parallel::StepExecutor {
   };
 
   absl::Status LoadModelWeights(const ProgressFn& progress);
+  // Everything that steps need but the KV pool.
+  absl::Status AllocateStepMemory(const StepLimits& limits);
+  absl::Status AllocateKvPool(int32_t num_blocks);
+  // limits.num_blocks, or as many as there is memory for.
+  absl::StatusOr<int32_t> KvBlocksThatFit(const StepLimits& limits);
   absl::Status WarmUp();
   // Waits for the steps in flight and reads their tokens.
   absl::Status ReadPendingSteps();
@@ -65,9 +78,24 @@ class ModelRunner : public parallel::StepExecutor {
   // Prompt positions to score and tokens to sample, prompts first, so that sampled tokens end up in
   // the last chunk.
   std::vector<LogitRow> LogitRows(absl::Span<const StepRow> rows) const;
+  // Enqueues the copies of what sampling needs to know; `padded_rows` rows of the head are
+  // computed.
+  absl::StatusOr<kernels::SampleParams> BuildSampling(absl::Span<const LogitRow> rows,
+                                                      int set_idx,
+                                                      int32_t padded_rows);
+  absl::StatusOr<SampledChunk> Sample(absl::Span<const LogitRow> rows,
+                                      const kernels::SampleParams& params,
+                                      int set_idx);
   absl::Status RunLogits(absl::Span<const LogitRow> rows, int set_idx, PendingStep& step);
+  // The size of graph that the step is for; 0: none.
+  int32_t GraphSize(absl::Span<const StepRow> rows) const;
+  absl::Status RunGraph(absl::Span<const LogitRow> rows,
+                        int32_t size,
+                        int set_idx,
+                        PendingStep& step);
   ForwardPass MakePass() const;
 
+  const OpenBackendFn open_backend_;
   const Clock* const clock_;
   internal::v1::OpenWorker open_;
   std::unique_ptr<kernels::Backend> backend_;
@@ -84,6 +112,7 @@ class ModelRunner : public parallel::StepExecutor {
   SamplingInputs sampling_;
   SampleOutputs outputs_;
   absl::optional<SlotTable> slots_;
+  StepGraphs graphs_;
 
   // Host memory of a step is one of `num_sets_`, taken in turn.
   int num_sets_ = 2;

@@ -12,6 +12,55 @@ namespace {
 
 // Host memory of one copy, whatever the context's length.
 constexpr int32_t kPositionsPerCopy = 4096;
+// Sines and cosines are made of those of a multiple of this and of what is left over, by the
+// addition theorems: a long table costs multiplications instead of calls. In double precision, so
+// that the error is far below what a float can hold.
+constexpr int32_t kStride = 256;
+
+struct Angle {
+  double cosine = 1.0;
+  double sine = 0.0;
+};
+
+Angle AngleOf(double radians) { return {std::cos(radians), std::sin(radians)}; }
+
+// Of positions 0 to kStride - 1, frequency by frequency.
+std::vector<Angle> FirstAngles(const std::vector<double>& frequencies) {
+  std::vector<Angle> angles;
+  for (int32_t position = 0; position < kStride; ++position) {
+    for (double frequency : frequencies) angles.push_back(AngleOf(position * frequency));
+  }
+  return angles;
+}
+
+// Rows of the table: the cosines of a position, then its sines.
+class RowWriter {
+ public:
+  explicit RowWriter(const std::vector<double>& frequencies)
+      : frequencies_(frequencies), first_(FirstAngles(frequencies)), base_(frequencies.size()) {}
+
+  void Write(int32_t position, float* row) {
+    const size_t half = frequencies_.size();
+    if (position / kStride != stride_) {
+      stride_ = position / kStride;
+      for (size_t i = 0; i < half; ++i) {
+        base_[i] = AngleOf(static_cast<double>(stride_) * kStride * frequencies_[i]);
+      }
+    }
+    const Angle* const rest = &first_[static_cast<size_t>(position % kStride) * half];
+    for (size_t i = 0; i < half; ++i) {
+      row[i] = static_cast<float>(base_[i].cosine * rest[i].cosine - base_[i].sine * rest[i].sine);
+      row[half + i] =
+          static_cast<float>(base_[i].sine * rest[i].cosine + base_[i].cosine * rest[i].sine);
+    }
+  }
+
+ private:
+  const std::vector<double>& frequencies_;
+  const std::vector<Angle> first_;
+  int32_t stride_ = -1;
+  std::vector<Angle> base_;  // of position stride_ * kStride
+};
 
 }  // namespace
 
@@ -27,17 +76,13 @@ absl::StatusOr<RopeTable> RopeTable::Make(kernels::Backend& backend,
   PAGODA_ASSIGN_OR_RETURN(
       table.buffer,
       backend.Allocate(static_cast<size_t>(num_positions) * row_bytes, "rotary embedding"));
+  RowWriter writer(frequencies);
   std::vector<float> rows;
   for (int32_t begin = 0; begin < num_positions; begin += kPositionsPerCopy) {
     const int32_t end = std::min(begin + kPositionsPerCopy, num_positions);
-    rows.clear();
+    rows.resize(static_cast<size_t>(end - begin) * 2 * half);
     for (int32_t position = begin; position < end; ++position) {
-      for (double frequency : frequencies) {
-        rows.push_back(static_cast<float>(std::cos(position * frequency)));
-      }
-      for (double frequency : frequencies) {
-        rows.push_back(static_cast<float>(std::sin(position * frequency)));
-      }
+      writer.Write(position, &rows[static_cast<size_t>(position - begin) * 2 * half]);
     }
     char* const to = table.buffer.as<char>() + static_cast<size_t>(begin) * row_bytes;
     PAGODA_RETURN_IF_ERROR(backend.CopyToDevice(to, rows.data(), rows.size() * sizeof(float)));

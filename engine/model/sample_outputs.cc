@@ -60,14 +60,17 @@ void SampleOutputs::SetParams(int32_t max_top, kernels::SampleParams* params) co
 
 absl::StatusOr<SampledChunk> SampleOutputs::CopyToHost(kernels::Backend& backend,
                                                        int64_t rows,
+                                                       bool with_logprobs,
                                                        int32_t max_top,
                                                        int set_idx) const {
   const Arrays device = Lay(device_.data());
   const Arrays host = Lay(host_[static_cast<size_t>(set_idx)].data());
   const size_t row_bytes = static_cast<size_t>(rows) * sizeof(int32_t);
   PAGODA_RETURN_IF_ERROR(backend.CopyToHost(host.tokens, device.tokens, row_bytes));
-  PAGODA_RETURN_IF_ERROR(backend.CopyToHost(host.logprobs, device.logprobs, row_bytes));
-  PAGODA_RETURN_IF_ERROR(backend.CopyToHost(host.ranks, device.ranks, row_bytes));
+  if (with_logprobs) {
+    PAGODA_RETURN_IF_ERROR(backend.CopyToHost(host.logprobs, device.logprobs, row_bytes));
+    PAGODA_RETURN_IF_ERROR(backend.CopyToHost(host.ranks, device.ranks, row_bytes));
+  }
   if (max_top > 0) {
     const size_t top_bytes = row_bytes * static_cast<size_t>(max_top);
     PAGODA_RETURN_IF_ERROR(backend.CopyToHost(host.top_ids, device.top_ids, top_bytes));

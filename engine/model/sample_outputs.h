@@ -33,8 +33,10 @@ class SampleOutputs {
   // Sets the output fields of `params`.
   void SetParams(int32_t max_top, kernels::SampleParams* params) const;
   // Enqueues the copies to the host; they may be read through the result once they have run.
+  // Without `with_logprobs` the tokens alone.
   absl::StatusOr<SampledChunk> CopyToHost(kernels::Backend& backend,
                                           int64_t rows,
+                                          bool with_logprobs,
                                           int32_t max_top,
                                           int set_idx) const;
 

@@ -153,6 +153,7 @@ absl::Status SamplingInputs::Build(kernels::Backend& backend,
                                    absl::Span<const LogitRow> rows,
                                    const SlotTable& slots,
                                    int set_idx,
+                                   int32_t padded_rows,
                                    kernels::SampleParams* params) {
   batch_rows_.values().clear();
   sample_rows_.values().clear();
@@ -165,6 +166,7 @@ absl::Status SamplingInputs::Build(kernels::Backend& backend,
     batch_rows_.values().push_back(row.batch_row);
     AddRow(row, slots.slot(row.slot));
   }
+  batch_rows_.values().resize(std::max(rows.size(), static_cast<size_t>(padded_rows)), 0);
   PAGODA_RETURN_IF_ERROR(batch_rows_.Copy(backend, set_idx));
   PAGODA_RETURN_IF_ERROR(sample_rows_.Copy(backend, set_idx));
   PAGODA_RETURN_IF_ERROR(allowed_.Copy(backend, set_idx));

@@ -40,13 +40,14 @@ class SamplingInputs {
                                                  int32_t max_logit_rows,
                                                  int num_sets);
 
-  // Enqueues the copies for `rows` and sets the input fields of `params`. REQUIRES: rows.size() <=
-  // max_logit_rows; what used `set_idx` before has ended; tokens are known for sequences that need
-  // history.
+  // Enqueues the copies for `rows` and sets the input fields of `params`. batch_rows() gets
+  // `padded_rows` entries if that is more. REQUIRES: both are at most max_logit_rows; what used
+  // `set_idx` before has ended; tokens are known for sequences that need history.
   absl::Status Build(kernels::Backend& backend,
                      absl::Span<const LogitRow> rows,
                      const SlotTable& slots,
                      int set_idx,
+                     int32_t padded_rows,
                      kernels::SampleParams* params);
   // [rows] on the device: row of the batch of each logit row.
   const int32_t* batch_rows() const { return batch_rows_.device(); }

@@ -69,6 +69,8 @@ class SlotTable {
 
   const SlotState& slot(int32_t idx) const { return slots_[static_cast<size_t>(idx)]; }
   const StepLimits& limits() const { return limits_; }
+  // REQUIRES: no slot has a sequence.
+  void set_num_blocks(int32_t num_blocks) { limits_.num_blocks = num_blocks; }
 
  private:
   absl::Status Release(uint32_t slot_idx);
@@ -79,7 +81,7 @@ class SlotTable {
   absl::Status AddBlock(SlotState& slot, uint32_t block, const char* field);
   absl::Status CheckSampling(const internal::v1::RowSampling& sampling) const;
 
-  const StepLimits limits_;
+  StepLimits limits_;
   uint64_t last_step_id_ = 0;
   std::vector<SlotState> slots_;
   // Step that last had a row of the slot, to find a slot that a plan names twice.

@@ -111,6 +111,9 @@ absl::Status CudaBackend::Open(const BackendOptions& options) {
   PAGODA_ASSIGN_OR_RETURN(sampler_, Sampler::Create(context_));
   attention_ = std::make_unique<AttentionRunner>(context_);
   uploader_ = std::make_unique<WeightUploader>(context_);
+  if (!options.step_clock_path.empty()) {
+    PAGODA_ASSIGN_OR_RETURN(step_clock_, StepClock::Create(context_, options.step_clock_path));
+  }
   return absl::OkStatus();
 }
 
@@ -119,6 +122,7 @@ CudaBackend::~CudaBackend() {
   for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
   for (const PendingEvent& pending : pending_events_) cudaEventDestroy(pending.event);
   for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
+  step_clock_.reset();
   uploader_.reset();
   attention_.reset();
   sampler_.reset();
@@ -374,6 +378,8 @@ absl::Status CudaBackend::FillNormal(const FillNormalParams& p) {
 
 absl::Status CudaBackend::ResolveTokens(const ResolveTokensParams& params) {
   PAGODA_RETURN_IF_ERROR(Validate(params));
+  // The first op of a step.
+  if (step_clock_ != nullptr) PAGODA_RETURN_IF_ERROR(step_clock_->Add(StepClock::Mark::kBegin));
   return Finish("resolve_tokens", cuda::ResolveTokens(context_, params));
 }
 
@@ -424,7 +430,9 @@ absl::Status CudaBackend::PagedAttention(const PagedAttentionParams& params) {
 
 absl::Status CudaBackend::Sample(const SampleParams& params) {
   PAGODA_RETURN_IF_ERROR(Validate(params));
-  return Finish("sample", sampler_->Run(params));
+  PAGODA_RETURN_IF_ERROR(Finish("sample", sampler_->Run(params)));
+  // The last op of a step.
+  return step_clock_ == nullptr ? absl::OkStatus() : step_clock_->Add(StepClock::Mark::kEnd);
 }
 
 }  // namespace pagoda::kernels::cuda

@@ -15,6 +15,7 @@
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/sample/sampler.h"
+#include "kernels/cuda/step_clock.h"
 #include "kernels/cuda/weight_uploader.h"
 
 namespace pagoda::kernels::cuda {
@@ -96,6 +97,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<AttentionRunner> attention_;
   std::unique_ptr<WeightUploader> uploader_;
+  std::unique_ptr<StepClock> step_clock_;  // null unless asked for
   // Memory of AllocateHost that is alive, by address. Shared with the buffers, which may be freed
   // last.
   std::shared_ptr<std::map<const char*, size_t>> pinned_ =

@@ -29,6 +29,8 @@ using ::testing::Not;
 
 constexpr int kBadModel = 3;
 constexpr int kAddressTaken = 6;
+constexpr int kNoModule = 7;
+constexpr int kNoDriver = 8;
 
 // Lines that do not only tell progress.
 std::vector<std::string> Complaints(const CommandResult& result) {
@@ -75,6 +77,28 @@ class Startup : public ::testing::Test {
   fixtures::TemporaryDir model_;
   std::string dir_;
 };
+
+// With a GPU there is nothing to see here; without one the build may have the module or not.
+TEST_F(Startup, CudaWithoutModuleOrDriver) {
+  if (fs::exists("/dev/nvidia0")) GTEST_SKIP() << "this machine has a GPU";
+  // A file that is no module, found first.
+  std::ofstream(dir_ + "/pagoda_cuda.so") << "no module";
+  const CommandResult broken = ServeAndFail(
+      {model_.path(), AddressFlag(), "--device=cuda", "--dtype=bfloat16", "--backend-dir=" + dir_});
+  EXPECT_EQ(broken.exit_code, kNoModule) << broken.err;
+  EXPECT_THAT(broken.err, HasSubstr("cannot load " + dir_ + "/pagoda_cuda.so"));
+  EXPECT_LE(Complaints(broken).size(), 1u) << broken.err;
+
+  const CommandResult none =
+      ServeAndFail({model_.path(), AddressFlag(), "--device=cuda", "--dtype=bfloat16"});
+  if (none.exit_code == kNoDriver) {
+    EXPECT_THAT(none.err, HasSubstr("no NVIDIA driver was found"));
+  } else {
+    EXPECT_EQ(none.exit_code, kNoModule) << none.err;
+    EXPECT_THAT(none.err, HasSubstr("device cuda needs the module pagoda_cuda.so"));
+  }
+  EXPECT_FALSE(fs::exists(dir_ + "/s"));
+}
 
 TEST_F(Startup, MissingModelDirectory) {
   const CommandResult result = ServeAndFail({"/no/such/model", AddressFlag()});

@@ -38,7 +38,7 @@ TEST_F(BackendTest, MissingModuleNamesEveryPlaceAndARemedy) {
   if (backend.ok()) GTEST_SKIP() << "a cuda module is installed beside this test";
   EXPECT_EQ(backend.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(backend.status().message()), HasSubstr(folder_ + "/pagoda_cuda.so"));
-  EXPECT_THAT(std::string(backend.status().message()), HasSubstr("--backend_dir"));
+  EXPECT_THAT(std::string(backend.status().message()), HasSubstr("--backend-dir"));
 }
 
 TEST_F(BackendTest, FileThatIsNoModuleSaysWhy) {

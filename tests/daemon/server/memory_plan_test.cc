@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/base/device_fault.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -77,6 +78,25 @@ TEST_F(MemoryPlanTest, UnaskedPoolsFollowTheDevice) {
   EXPECT_LE(cuda->kv.pool_bytes + cuda->weight_bytes + cuda->activation_bytes + cuda->reserve_bytes,
             4 * kGiB);
   EXPECT_GT(cuda->kv.pool_bytes, 2 * kGiB);
+}
+
+TEST_F(MemoryPlanTest, AGpuPoolShrinksToWhatIsFreeAndSaysSo) {
+  config_.mutable_worker()->set_device("cuda");
+  config_.mutable_engine()->set_kv_cache_memory_bytes(64 * kGiB);
+  hello_.set_free_memory_bytes(3 * kGiB);
+  const auto plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const uint64_t sum =
+      plan->kv.pool_bytes + plan->weight_bytes + plan->activation_bytes + plan->reserve_bytes;
+  EXPECT_LE(sum, 3 * kGiB);
+  EXPECT_GT(sum, 3 * kGiB - kMiB);
+  EXPECT_THAT(absl::StrJoin(plan->ToLines(), "\n"),
+              HasSubstr("--kv-cache-memory asks for 64.0 GiB, of which 2.0 GiB fit"));
+  // Not even a block.
+  hello_.set_free_memory_bytes(16 * kMiB);
+  const absl::Status none = Plan().status();
+  EXPECT_EQ(DeviceFaultOf(none), DeviceFault::kNoMemory);
+  EXPECT_THAT(std::string(none.message()), HasSubstr("more than the 16.0 MiB that are free"));
 }
 
 TEST_F(MemoryPlanTest, WhatDoesNotFitIsRefusedWithSizesAndFlags) {

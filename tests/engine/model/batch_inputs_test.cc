@@ -99,7 +99,9 @@ class BatchInputsTest : public testing::Test {
     PAGODA_ASSIGN_OR_RETURN(const absl::Span<const StepRow> rows, slots_.Apply(plan_));
     plan_.Clear();
     backend_.bytes_copied = 0;
-    return inputs_.Build(backend_, rows, slots_, static_cast<int>(step_id_ % 2));
+    PAGODA_RETURN_IF_ERROR(inputs_.Build(
+        backend_, rows, slots_, static_cast<int>(step_id_ % 2), padded_rows_));
+    return inputs_.ResolveTokens(backend_);
   }
   std::vector<int32_t> Ints(const int32_t* array, int32_t count) const {
     return std::vector<int32_t>(array, array + count);
@@ -114,7 +116,26 @@ class BatchInputsTest : public testing::Test {
   BatchInputs inputs_;
   StepPlan plan_;
   uint64_t step_id_ = 0;
+  int32_t padded_rows_ = 0;
 };
+
+TEST_F(BatchInputsTest, PaddingIsRowsOfNoSequence) {
+  Add(1, 3, 1, 100);
+  Row(1, 3, true);
+  ASSERT_TRUE(Build().ok());
+  Row(1, 1, true);
+  padded_rows_ = 4;
+  ASSERT_TRUE(Build().ok());
+  const kernels::AttentionBatch& batch = inputs_.batch();
+  EXPECT_EQ(batch.num_seqs, 4);
+  EXPECT_EQ(batch.num_rows, 4);
+  EXPECT_TRUE(kernels::Validate(batch).ok()) << kernels::Validate(batch);
+  EXPECT_THAT(Ints(batch.row_offsets, 5), ElementsAre(0, 1, 1, 1, 1));
+  EXPECT_THAT(Ints(batch.context_lens, 4), ElementsAre(4, 0, 0, 0));
+  EXPECT_THAT(Ints(batch.kv_slots, 4), ElementsAre(43, -1, -1, -1));
+  EXPECT_THAT(Ints(batch.positions, 4), ElementsAre(3, 0, 0, 0));
+  EXPECT_THAT(Ints(inputs_.tokens() + 1, 3), ElementsAre(0, 0, 0));
+}
 
 TEST_F(BatchInputsTest, LaysOutChunksAndDecodes) {
   Add(1, 3, 1, 100);

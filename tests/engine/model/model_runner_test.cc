@@ -118,6 +118,38 @@ TEST_F(ModelRunnerTest, ResultsDependOnTheSequenceAlone) {
   }
 }
 
+// ---- Recorded steps.
+
+TEST_F(ModelRunnerTest, RecordedStepsGiveTheSameResults) {
+  const auto plain = Open();
+  std::vector<DrivenSequence> expected = MixedSequences();
+  ASSERT_TRUE(plain->Run(expected).ok());
+  for (int in_flight : {1, 2}) {
+    for (uint32_t budget : {3u, 64u}) {
+      SCOPED_TRACE(testing::Message() << "budget " << budget << ", in flight " << in_flight);
+      const auto driver = Open(
+          {.graphs = true, .max_num_batched_tokens = budget, .steps_in_flight = in_flight});
+      std::vector<DrivenSequence> sequences = MixedSequences();
+      ASSERT_TRUE(driver->Run(sequences).ok());
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        SCOPED_TRACE(testing::Message() << "sequence " << i);
+        ExpectSameResults(sequences[i], expected[i]);
+      }
+      EXPECT_GT(driver->graph_backend().num_launches(), 10);
+    }
+  }
+}
+
+TEST_F(ModelRunnerTest, ASizeIsRecordedOnceWhenItComesForTheSecondTime) {
+  const auto driver = Open({.graphs = true});
+  std::vector<DrivenSequence> sequences = {
+      {.prompt = {1, 2, 3}, .max_tokens = 8, .sampling = GreedySampling()}};
+  ASSERT_TRUE(driver->Run(sequences).ok());
+  EXPECT_EQ(driver->graph_backend().num_graphs(), 1);
+  // Of seven steps after the prompt's.
+  EXPECT_EQ(driver->graph_backend().num_launches(), 6);
+}
+
 // A preempted sequence comes back with what it had as known tokens.
 TEST_F(ModelRunnerTest, GoesOnTheSameWayAfterARestart) {
   const auto driver = Open();

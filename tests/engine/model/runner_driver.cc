@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/model/executor_factory.h"
+#include "engine/model/model_runner.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
@@ -62,7 +63,18 @@ absl::StatusOr<std::unique_ptr<RunnerDriver>> RunnerDriver::Make(const DriverOpt
   config.mutable_worker()->set_cpu_isa(options.cpu_isa);
 
   std::unique_ptr<RunnerDriver> driver(new RunnerDriver(options));
-  PAGODA_ASSIGN_OR_RETURN(driver->executor_, MakeStepExecutor(open));
+  if (options.graphs) {
+    driver->executor_ = std::make_unique<ModelRunner>(
+        [driver = driver.get()](absl::string_view name, const kernels::BackendOptions& backend)
+            -> absl::StatusOr<std::unique_ptr<kernels::Backend>> {
+          PAGODA_ASSIGN_OR_RETURN(auto inner, kernels::OpenBackend(name, backend));
+          auto outer = std::make_unique<kernels::GraphBackend>(std::move(inner));
+          driver->graph_backend_ = outer.get();
+          return outer;
+        });
+  } else {
+    PAGODA_ASSIGN_OR_RETURN(driver->executor_, MakeStepExecutor(open));
+  }
   PAGODA_RETURN_IF_ERROR(driver->executor_->Open(open).status());
   internal::v1::LoadModel load;
   load.set_num_kv_blocks(options.num_blocks);

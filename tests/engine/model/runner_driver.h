@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "pagoda/internal/v1/worker.pb.h"
 #include "parallel/step_executor.h"
+#include "tests/fakes/graph_backend.h"
 
 namespace pagoda::engine {
 
@@ -36,6 +37,8 @@ struct DriverOptions {
   std::string device = "cpu";
   std::string dtype = "float32";
   std::string cpu_isa = "auto";
+  // On a backend that records graphs (GraphBackend).
+  bool graphs = false;
   bool dummy = false;
   uint32_t cpu_threads = 2;
   uint32_t max_num_seqs = 16;
@@ -59,6 +62,8 @@ class RunnerDriver {
   absl::Status Run(std::vector<DrivenSequence>& sequences);
   const internal::v1::ModelReady& ready() const { return ready_; }
   parallel::StepExecutor& executor() { return *executor_; }
+  // With options.graphs.
+  const kernels::GraphBackend& graph_backend() const { return *graph_backend_; }
 
  private:
   struct Running;
@@ -68,6 +73,7 @@ class RunnerDriver {
   absl::Status TakeStep(std::vector<Running>& running);
 
   const DriverOptions options_;
+  kernels::GraphBackend* graph_backend_ = nullptr;  // the executor's
   std::unique_ptr<parallel::StepExecutor> executor_;
   internal::v1::ModelReady ready_;
   uint64_t step_id_ = 0;
