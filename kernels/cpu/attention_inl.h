@@ -214,7 +214,9 @@ class Attender {
     VecF acc[kRows][kCols][Dot::kAccs] = {};
     MultiplyTile<Dot, kRows, kCols, false>(
         s_.q + first_state * s_.q_stride, s_.q_stride, panels, s_.d_pairs, acc);
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
       for (int c = 0; c < kCols; ++c) {
         Store(Dot::Finish(acc[r][c]), s_.scores + r * kPartition + (panel + c) * kLanes);
       }
@@ -238,7 +240,9 @@ class Attender {
   }
   template <int kRows, int kCols>
   PAGODA_INLINE void StoreValues(int64_t d_panel, const VecF (&acc)[kRows][kCols][Dot::kAccs]) {
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
       for (int c = 0; c < kCols; ++c) {
         Store(Dot::Finish(acc[r][c]), s_.fresh + r * s_.state_floats + (d_panel + c) * kLanes);
       }
@@ -327,7 +331,7 @@ class Attender {
         const VecI distance = LaneIndex() + (panel * kLanes + base_ - position);
         s = Fma(Set1(slope), ToFloat(distance), s) * Set1(kLog2E);
       }
-      if (!sees_all(panel)) s = sees(panel) ? s : minus_infinity;
+      if (!sees_all(panel)) s = Select(sees(panel), s, minus_infinity);
       Store(s, scores + panel * kLanes);
       max = Max(max, s);
     }
@@ -335,7 +339,7 @@ class Attender {
     VecF sum = Zero();
     for (int32_t panel = lo_panel; panel < hi_panel; ++panel) {
       VecF w = Exp2(Load(scores + panel * kLanes) - Set1(m));
-      if (!sees_all(panel)) w = sees(panel) ? w : Zero();
+      if (!sees_all(panel)) w = Select(sees(panel), w, Zero());
       // The sum is that of the weights as the values see them.
       sum = sum + Dot::StoreRounded(w, weights + panel * kLanes);
     }

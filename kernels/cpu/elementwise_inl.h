@@ -70,14 +70,14 @@ void StoreKv(const float* source, float inverse_scale, int64_t count, Element el
 // Sixty-four elements a step: lane i holds block `first_block + i`, whose words 0, 1 and 2, 3 make
 // two normals each.
 void NormalBlocks(uint64_t seed, uint64_t first_block, float* out) {
-  VecU lo, hi;
+  uint32_t lo[kLanes], hi[kLanes];
   for (int i = 0; i < kLanes; ++i) {
     lo[i] = static_cast<uint32_t>(first_block + i);
     hi[i] = static_cast<uint32_t>((first_block + i) >> 32);
   }
   const PhiloxVec r = Philox(seed,
-                             lo,
-                             hi,
+                             LoadAs<VecU>(lo),
+                             LoadAs<VecU>(hi),
                              Set1U(static_cast<uint32_t>(kNormalStream)),
                              Set1U(static_cast<uint32_t>(kNormalStream >> 32)));
   for (int pair = 0; pair < 4; pair += 2) {

@@ -9,8 +9,6 @@ namespace {
 
 #if defined(__AVX512F__)
 
-typedef uint64_t VecQ __attribute__((vector_size(64)));
-
 // 16 x 16 elements of 32 bits: rows become columns.
 PAGODA_INLINE void Transpose16(VecU (&v)[16]) {
   VecU t[16];

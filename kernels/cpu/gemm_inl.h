@@ -105,9 +105,13 @@ struct DotF32 {
   static PAGODA_INLINE VecF LoadX(const X* x) {
     double pair;
     std::memcpy(&pair, x, 8);
-    typedef double VecD __attribute__((vector_size(64)));
-    const VecD both = pair - VecD{};
-    return (VecF)both;
+#if defined(__AVX512F__)
+    return (VecF)_mm512_set1_pd(pair);
+#else
+    typedef double Half __attribute__((vector_size(32)));
+    const auto both = (VecF::Half)(pair - Half{});
+    return {both, both};
+#endif
   }
   static PAGODA_INLINE void Step(VecF* acc, const W& w, VecF x) {
     acc[0] = Fma(w.lo, x, acc[0]);
@@ -172,6 +176,19 @@ PAGODA_INLINE void MultiplyTile(const typename Dot::X* x,
   }
 }
 
+// y of a row and a panel, with bias and residual.
+__attribute__((noinline)) void StoreOutput(const LinearBlock& block,
+                                           int64_t row,
+                                           int64_t panel_idx,
+                                           VecF y) {
+  const int64_t column = panel_idx * kLanes;
+  const int64_t count = block.n - column < kLanes ? block.n - column : kLanes;
+  if (block.bias != nullptr) y = y + LoadPartial(block.bias + column, count);
+  const int64_t at = row * block.y_stride + column;
+  if (block.residual != nullptr) y = y + LoadPartial(block.residual + at, count);
+  StorePartial(y, block.y + at, count);
+}
+
 template <typename Dot, int kRows, int kCols, bool kPrefetch>
 PAGODA_INLINE void LinearTile(const LinearBlock& block,
                               int64_t row,
@@ -187,16 +204,16 @@ PAGODA_INLINE void LinearTile(const LinearBlock& block,
       reinterpret_cast<const X*>(static_cast<const char*>(block.x) + row * block.x_stride_bytes);
   MultiplyTile<Dot, kRows, kCols, kPrefetch>(
       x, block.x_stride_bytes / static_cast<int64_t>(sizeof(X)), panels, block.num_k_pairs, acc);
+  // Accumulators are indexed by constants alone, or GCC keeps them in memory through the whole loop
+  // above.
+  VecF y[kRows][kCols];
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kCols; ++c) {
-      const int64_t column = panel_idx[c] * kLanes;
-      const int64_t count = block.n - column < kLanes ? block.n - column : kLanes;
-      VecF y = Dot::Finish(acc[r][c]);
-      if (block.bias != nullptr) y = y + LoadPartial(block.bias + column, count);
-      const int64_t at = (row + r) * block.y_stride + column;
-      if (block.residual != nullptr) y = y + LoadPartial(block.residual + at, count);
-      StorePartial(y, block.y + at, count);
-    }
+#pragma GCC unroll 8
+    for (int c = 0; c < kCols; ++c) y[r][c] = Dot::Finish(acc[r][c]);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kCols; ++c) StoreOutput(block, row + r, panel_idx[c], y[r][c]);
   }
 }
 
@@ -215,6 +232,78 @@ void LinearRows(const LinearBlock& block, int64_t row, int64_t panel_begin, int6
         block, row, panel_begin + per_stream * kCols, panel_end);
   }
 }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// bfloat16 weights under many rows on AVX2: widening a panel at every tile would take as many
+// instructions as multiplying by it, so a panel is widened once, in the order in which
+// DotBf16::Step takes it, and all rows pass over the floats.
+constexpr int kWideRows = 6;
+
+// [num_k_pairs][odd, even][16].
+void WidenPanel(const char* panel, int64_t num_k_pairs, float* out) {
+  for (int64_t pair = 0; pair < num_k_pairs; ++pair) {
+    const DotBf16::W w = DotBf16::LoadW(panel + pair * DotBf16::kPairBytes);
+    Store(w.odd, out + pair * 2 * kLanes);
+    Store(w.even, out + pair * 2 * kLanes + kLanes);
+  }
+}
+
+// The chain of MultiplyTile for one panel: kRows * 2 accumulators, one weight and one x fill the 16
+// registers.
+template <int kRows>
+void WideTile(const LinearBlock& block, int64_t row, int64_t panel_idx, const float* wide) {
+  const int64_t x_stride = block.x_stride_bytes / static_cast<int64_t>(sizeof(float));
+  const float* x = static_cast<const float*>(block.x) + row * x_stride;
+  __m256 acc[kRows][2];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+  for (int64_t pair = 0; pair < block.num_k_pairs; ++pair) {
+#pragma GCC unroll 2
+    for (int k = 1; k >= 0; --k) {
+      const __m256 lo = _mm256_load_ps(wide), hi = _mm256_load_ps(wide + 8);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const __m256 xr = _mm256_broadcast_ss(x + r * x_stride + k);
+        acc[r][0] = _mm256_fmadd_ps(lo, xr, acc[r][0]);
+        acc[r][1] = _mm256_fmadd_ps(hi, xr, acc[r][1]);
+      }
+      wide += kLanes;
+    }
+    x += 2;
+  }
+  // As in LinearTile.
+  VecF y[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) y[r] = {(VecF::Half)acc[r][0], (VecF::Half)acc[r][1]};
+  for (int r = 0; r < kRows; ++r) StoreOutput(block, row + r, panel_idx, y[r]);
+}
+
+template <int kRows>
+void WideFewRows(
+    const LinearBlock& block, int64_t row, int64_t num_rows, int64_t panel_idx, const float* wide) {
+  if (num_rows == kRows) {
+    WideTile<kRows>(block, row, panel_idx, wide);
+  } else if constexpr (kRows > 1) {
+    WideFewRows<kRows - 1>(block, row, num_rows, panel_idx, wide);
+  }
+}
+
+void LinearWide(const LinearBlock& block) {
+  const int64_t panel_bytes = block.num_k_pairs * DotBf16::kPairBytes;
+  for (int64_t panel = block.panel_begin; panel < block.panel_end; ++panel) {
+    WidenPanel(static_cast<const char*>(block.weight) + panel * panel_bytes,
+               block.num_k_pairs,
+               block.wide_panel);
+    int64_t row = 0;
+    for (; row + kWideRows <= block.num_rows; row += kWideRows) {
+      WideTile<kWideRows>(block, row, panel, block.wide_panel);
+    }
+    if (row < block.num_rows) {
+      WideFewRows<kWideRows - 1>(block, row, block.num_rows - row, panel, block.wide_panel);
+    }
+  }
+}
+#endif
 
 // Calls the instance of LinearRows for num_rows rows.
 template <typename Dot, int kRows, bool kPrefetch>
@@ -241,7 +330,9 @@ void LinearBlockOf(const LinearBlock& block) {
   constexpr int kCols = TileCols<Dot>(kRows);
   for (int64_t panel = block.panel_begin; panel < block.panel_end; panel += kCols) {
     const int64_t end = panel + kCols < block.panel_end ? panel + kCols : block.panel_end;
-    int64_t row = 0;
+    // The first rows bring them from memory.
+    LinearFewRows<Dot, kRows, true>(block, 0, kRows, panel, end);
+    int64_t row = kRows;
     for (; row + kRows <= block.num_rows; row += kRows) {
       LinearFewRows<Dot, kRows, false>(block, row, kRows, panel, end);
     }
@@ -251,6 +342,11 @@ void LinearBlockOf(const LinearBlock& block) {
 }
 
 void LinearBlockKernel(const LinearBlock& block, Element weight) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if (weight == Element::kBFloat16 && block.num_rows >= kRowsWorthWidening) {
+    return LinearWide(block);
+  }
+#endif
   weight == Element::kBFloat16 ? LinearBlockOf<DotBf16>(block) : LinearBlockOf<DotF32>(block);
 }
 

@@ -31,7 +31,16 @@ struct LinearBlock {
   int64_t panel_end = 0;
   int64_t n = 0;  // columns of the whole weight
   int64_t num_k_pairs = 0;
+  // Of this thread, WidePanelBytes(num_k_pairs), 64-byte aligned; read and written only where
+  // num_rows >= kRowsWorthWidening.
+  float* wide_panel = nullptr;
 };
+
+// From so many rows on, a kernel without an instruction for bfloat16 widens each panel once.
+inline constexpr int64_t kRowsWorthWidening = 24;
+inline constexpr size_t WidePanelBytes(int64_t num_k_pairs) {
+  return static_cast<size_t>(num_k_pairs) * 2 * 16 * sizeof(float);
+}
 
 // Everything about a PagedAttention call that does not change between its work items.
 struct AttentionShape {

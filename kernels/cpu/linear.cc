@@ -47,7 +47,16 @@ absl::Status Linear(Context& context, const LinearParams& params) {
   });
 
   const int64_t num_panels = (weight.n + kPanelRows - 1) / kPanelRows;
-  const auto run = [&](int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end) {
+  if (params.m >= kRowsWorthWidening) {
+    for (Scratch& thread : context.thread_scratch) {
+      PAGODA_RETURN_IF_ERROR(thread.Reserve(WidePanelBytes((weight.k + 1) / 2)).status());
+    }
+  }
+  const auto run = [&](int64_t row_begin,
+                       int64_t row_end,
+                       int64_t panel_begin,
+                       int64_t panel_end,
+                       int thread_idx) {
     const LinearBlock block = {
         .x = x + row_begin * row_bytes,
         .x_stride_bytes = row_bytes,
@@ -63,16 +72,19 @@ absl::Status Linear(Context& context, const LinearParams& params) {
         .panel_end = panel_end,
         .n = weight.n,
         .num_k_pairs = (weight.k + 1) / 2,
+        .wide_panel = static_cast<float*>(context.thread_scratch[thread_idx].data()),
     };
     context.kernels.linear_block(block, element);
   };
   const int64_t cost = weight.n * weight.k / 16 * (1 + params.m / 8);
   if (params.m >= kRowsWorthDividing * context.pool.num_threads()) {
-    context.ParallelFor(
-        params.m, cost, [&](int64_t begin, int64_t end, int) { run(begin, end, 0, num_panels); });
+    context.ParallelFor(params.m, cost, [&](int64_t begin, int64_t end, int thread_idx) {
+      run(begin, end, 0, num_panels, thread_idx);
+    });
   } else {
-    context.ParallelFor(
-        num_panels, cost, [&](int64_t begin, int64_t end, int) { run(0, params.m, begin, end); });
+    context.ParallelFor(num_panels, cost, [&](int64_t begin, int64_t end, int thread_idx) {
+      run(0, params.m, begin, end, thread_idx);
+    });
   }
   return absl::OkStatus();
 }

@@ -18,11 +18,20 @@ PAGODA_INLINE void MultiplyWide(VecU a, uint32_t m, VecU* high, VecU* low) {
   const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)a, 32), factor);
   *low = (VecU)_mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
   *high = (VecU)_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+#elif defined(__AVX2__)
+  const __m256i factor = _mm256_set1_epi64x(m);
+  const auto multiply = [&](VecU::Half half, VecU::Half* high_half, VecU::Half* low_half) {
+    const __m256i even = _mm256_mul_epu32((__m256i)half, factor);
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)half, 32), factor);
+    *low_half = (VecU::Half)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    *high_half = (VecU::Half)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  };
+  multiply(a.lo, &high->lo, &low->lo);
+  multiply(a.hi, &high->hi, &low->hi);
 #else
-  typedef uint64_t Wide __attribute__((vector_size(64)));
-  const Wide both = (Wide)a;
-  const Wide even = (both & 0xffffffffu) * uint64_t{m};
-  const Wide odd = (both >> 32) * uint64_t{m};
+  const VecQ both = (VecQ)a;
+  const VecQ even = (both & 0xffffffffu) * uint64_t{m};
+  const VecQ odd = (both >> 32) * uint64_t{m};
   *low = (VecU)((even & 0xffffffffu) | (odd << 32));
   *high = (VecU)((even >> 32) | (odd & 0xffffffff00000000u));
 #endif

@@ -15,6 +15,8 @@ constexpr float kLog2E = 1.44269504f;
 PAGODA_INLINE bool AnyTrue(VecI mask) {
 #if defined(__AVX512F__)
   return _mm512_movepi32_mask((__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)(mask.lo | mask.hi)) != 0;
 #else
   int32_t any = 0;
   for (int i = 0; i < kLanes; ++i) any |= mask[i];
@@ -24,6 +26,9 @@ PAGODA_INLINE bool AnyTrue(VecI mask) {
 PAGODA_INLINE int32_t CountTrue(VecI mask) {
 #if defined(__AVX512F__)
   return __builtin_popcount(_mm512_movepi32_mask((__m512i)mask));
+#elif defined(__AVX2__)
+  return __builtin_popcount(_mm256_movemask_ps((__m256)mask.lo)) +
+         __builtin_popcount(_mm256_movemask_ps((__m256)mask.hi));
 #else
   int32_t count = 0;
   for (int i = 0; i < kLanes; ++i) count -= mask[i];
@@ -67,10 +72,10 @@ RowMass SumExp(const RowView& row, const RowCut& end, const RowScale& scale) {
     for (int v = 0; v < kBlockVecs; ++v) {
       const VecF z = Load(row.blocks[b] + v * kLanes);
       const VecF s = Scaled(z, scale);
-      const VecF p = InPlay(z, Ids(b, v), end) ? Exp2(s * Set1(kLog2E)) : Zero();
+      const VecF p = Select(InPlay(z, Ids(b, v), end), Exp2(s * Set1(kLog2E)), Zero());
       sum = sum + p;
       // Where p is 0, s may be -inf.
-      weighted = p > Zero() ? Fma(p, s, weighted) : weighted;
+      weighted = Select(p > Zero(), Fma(p, s, weighted), weighted);
     }
     mass.sum += static_cast<double>(ReduceAdd(sum));
     mass.weighted += static_cast<double>(ReduceAdd(weighted));
@@ -90,7 +95,7 @@ void MassByBin(
     for (int v = 0; v < kBlockVecs; ++v) {
       const VecF z = Load(row.blocks[b] + v * kLanes);
       const VecF s = Scaled(z, scale);
-      const VecF p = InPlay(z, Ids(b, v), end) ? Exp2(s * Set1(kLog2E)) : Zero();
+      const VecF p = Select(InPlay(z, Ids(b, v), end), Exp2(s * Set1(kLog2E)), Zero());
       const VecI bin = BinOf(s, center);
       for (int i = 0; i < kLanes; ++i) mass[bin[i]] += static_cast<double>(p[i]);
     }
@@ -183,7 +188,7 @@ int32_t RaceRow(
     for (int v = 0; v < kBlockVecs; ++v) {
       const VecF z = Load(row.blocks[b] + v * kLanes);
       const VecI id = Ids(b, v);
-      const VecF p = InPlay(z, id, end) ? Exp2(Scaled(z, scale) * Set1(kLog2E)) : Zero();
+      const VecF p = Select(InPlay(z, id, end), Exp2(Scaled(z, scale) * Set1(kLog2E)), Zero());
       const VecF u = Uniform(bits[v]);
       const VecI may_win = (p > Zero()) & (Set1(1.0f) - u < p * Set1(best));
       if (!AnyTrue(may_win)) continue;

@@ -29,7 +29,7 @@ PAGODA_INLINE VecF Exp(VecF x) {
   const VecF scale_a = AsF((VecU)((half + 127) << 23));
   const VecF scale_b = AsF((VecU)((exponent - half + 127) << 23));
   const VecF y = p * scale_a * scale_b;
-  return x < Set1(-87.3f) ? Zero() : y;
+  return Select(x < Set1(-87.3f), Zero(), y);
 }
 
 // 2^x for x <= 0 (and a little above); 0 where the result would be subnormal.
@@ -52,9 +52,9 @@ PAGODA_INLINE VecF Exp2(VecF x) {
 #if defined(__AVX512F__)
   p = (VecF)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  p = p * AsF((VecU)((Max(Set1(-127.0f), n) == n ? ToInt(n) + 127 : VecI{}) << 23));
+  p = p * AsF((VecU)(Select(Max(Set1(-127.0f), n) == n, ToInt(n) + 127, VecI{}) << 23));
 #endif
-  return x < Set1(-126.0f) ? Zero() : p;
+  return Select(x < Set1(-126.0f), Zero(), p);
 }
 
 // ln x for normal x > 0; -inf for 0.
@@ -64,7 +64,7 @@ PAGODA_INLINE VecF Log(VecF x) {
   VecF m = AsF((bits & 0x007fffffu) | 0x3f000000u);  // [0.5, 1)
   const VecI small = m < Set1(0.70710678f);
   exponent = exponent + small;  // true is -1
-  m = (small ? m + m : m) - Set1(1.0f);
+  m = Select(small, m + m, m) - Set1(1.0f);
   const VecF z = m * m;
   VecF p = Set1(7.0376836292e-2f);
   p = Fma(p, m, Set1(-1.1514610310e-1f));
@@ -81,8 +81,8 @@ PAGODA_INLINE VecF Log(VecF x) {
   y = Fma(z, Set1(-0.5f), y);
   y = m + y;
   y = Fma(e, Set1(0.693359375f), y);
-  y = x == Zero() ? Set1(-__builtin_inff()) : y;
-  return x == Set1(__builtin_inff()) ? x : (x != x ? x : y);
+  y = Select(x == Zero(), Set1(-__builtin_inff()), y);
+  return Select((x == Set1(__builtin_inff())) | (x != x), x, y);
 }
 
 // tanh x = 1 - 2 / (e^2x + 1), and a polynomial near 0 where that cancels.
@@ -96,7 +96,7 @@ PAGODA_INLINE VecF Tanh(VecF x) {
   p = Fma(p, z, Set1(1.33314422036e-1f));
   p = Fma(p, z, Set1(-3.33332819422e-1f));
   const VecF tiny = Fma(p * z, magnitude, magnitude);
-  const VecF y = magnitude < Set1(0.625f) ? tiny : large;
+  const VecF y = Select(magnitude < Set1(0.625f), tiny, large);
   return AsF(AsU(y) | (AsU(x) & 0x80000000u));
 }
 
@@ -119,8 +119,8 @@ PAGODA_INLINE void CosSinTurns(VecF u, VecF* cos, VecF* sin) {
   c = Fma(c * z, z, Fma(z, Set1(-0.5f), Set1(1.0f)));
   const VecI q = ToInt(quarters);  // -2 .. 2
   const VecI is_odd = (q & 1) != 0;
-  const VecF sin_value = is_odd ? c : s;
-  const VecF cos_value = is_odd ? s : c;
+  const VecF sin_value = Select(is_odd, c, s);
+  const VecF cos_value = Select(is_odd, s, c);
   *sin = AsF(AsU(sin_value) ^ ((VecU)(q & 2) << 30));
   *cos = AsF(AsU(cos_value) ^ ((VecU)((q + 1) & 2) << 30));
 }
