@@ -140,17 +140,20 @@ constexpr int TileCols(int rows) {
   return cols > 8 ? 8 : (cols < 1 ? 1 : cols);
 }
 
-// acc[r][c] += x[r] . panel[c] over num_pairs pairs of k.
+// How far ahead a tile asks for its panels. Into the second-level cache, since the first is too
+// small to keep what is fetched this early; 8 KiB in flight over all streams cover the latency of
+// memory at the rate one core can draw (measured on Zen 4).
+constexpr int64_t PrefetchBytes(int cols) { return 8192 / cols / 64 * 64; }
+
+// acc[r][c] += x[r] . panel[c] over num_pairs pairs of k; with kPrefetch, what lies prefetch_bytes
+// on is asked for.
 template <typename Dot, int kRows, int kCols, bool kPrefetch>
 PAGODA_INLINE void MultiplyTile(const typename Dot::X* x,
                                 int64_t x_stride,
                                 const char* const* panels,
                                 int64_t num_pairs,
-                                VecF (&acc)[kRows][kCols][Dot::kAccs]) {
-  // Into the second-level cache, since the first is too small to keep what is fetched this early; 8
-  // KiB in flight over all streams cover the latency of memory at the rate one core can draw
-  // (measured on Zen 4).
-  constexpr int64_t kPrefetchBytes = 8192 / kCols / 64 * 64;
+                                VecF (&acc)[kRows][kCols][Dot::kAccs],
+                                int64_t prefetch_bytes = PrefetchBytes(kCols)) {
   constexpr int kIntoSecondLevel = 2;
   const char* p[kCols];
   for (int c = 0; c < kCols; ++c) p[c] = panels[c];
@@ -161,7 +164,7 @@ PAGODA_INLINE void MultiplyTile(const typename Dot::X* x,
       w[c] = Dot::LoadW(p[c]);
       if constexpr (kPrefetch) {
         for (int64_t line = 0; line < Dot::kPairBytes; line += 64) {
-          __builtin_prefetch(p[c] + kPrefetchBytes + line, 0, kIntoSecondLevel);
+          __builtin_prefetch(p[c] + prefetch_bytes + line, 0, kIntoSecondLevel);
         }
       }
       p[c] += Dot::kPairBytes;
@@ -192,7 +195,8 @@ __attribute__((noinline)) void StoreOutput(const LinearBlock& block,
 template <typename Dot, int kRows, int kCols, bool kPrefetch>
 PAGODA_INLINE void LinearTile(const LinearBlock& block,
                               int64_t row,
-                              const int64_t (&panel_idx)[kCols]) {
+                              const int64_t (&panel_idx)[kCols],
+                              int64_t prefetch_bytes) {
   using X = typename Dot::X;
   VecF acc[kRows][kCols][Dot::kAccs] = {};
   const int64_t panel_bytes = block.num_k_pairs * Dot::kPairBytes;
@@ -203,7 +207,12 @@ PAGODA_INLINE void LinearTile(const LinearBlock& block,
   const auto* x =
       reinterpret_cast<const X*>(static_cast<const char*>(block.x) + row * block.x_stride_bytes);
   MultiplyTile<Dot, kRows, kCols, kPrefetch>(
-      x, block.x_stride_bytes / static_cast<int64_t>(sizeof(X)), panels, block.num_k_pairs, acc);
+      x,
+      block.x_stride_bytes / static_cast<int64_t>(sizeof(X)),
+      panels,
+      block.num_k_pairs,
+      acc,
+      prefetch_bytes == 0 ? PrefetchBytes(kCols) : prefetch_bytes);
   // Accumulators are indexed by constants alone, or GCC keeps them in memory through the whole loop
   // above.
   VecF y[kRows][kCols];
@@ -220,16 +229,20 @@ PAGODA_INLINE void LinearTile(const LinearBlock& block,
 // All panels of the block for kRows rows: several panels at once, each group of consecutive panels
 // being one stream through memory, so that the processor's own prefetchers see few long streams.
 template <typename Dot, int kRows, int kCols, bool kPrefetch>
-void LinearRows(const LinearBlock& block, int64_t row, int64_t panel_begin, int64_t panel_end) {
+void LinearRows(const LinearBlock& block,
+                int64_t row,
+                int64_t panel_begin,
+                int64_t panel_end,
+                int64_t prefetch_bytes) {
   const int64_t per_stream = (panel_end - panel_begin) / kCols;
   for (int64_t g = 0; g < per_stream; ++g) {
     int64_t panel_idx[kCols];
     for (int c = 0; c < kCols; ++c) panel_idx[c] = panel_begin + c * per_stream + g;
-    LinearTile<Dot, kRows, kCols, kPrefetch>(block, row, panel_idx);
+    LinearTile<Dot, kRows, kCols, kPrefetch>(block, row, panel_idx, prefetch_bytes);
   }
   if constexpr (kCols > 1) {
     LinearRows<Dot, kRows, kCols / 2, kPrefetch>(
-        block, row, panel_begin + per_stream * kCols, panel_end);
+        block, row, panel_begin + per_stream * kCols, panel_end, prefetch_bytes);
   }
 }
 
@@ -305,17 +318,21 @@ void LinearWide(const LinearBlock& block) {
 }
 #endif
 
-// Calls the instance of LinearRows for num_rows rows.
+// Calls the instance of LinearRows for num_rows rows. prefetch_bytes 0: as far ahead as memory
+// needs.
 template <typename Dot, int kRows, bool kPrefetch>
 void LinearFewRows(const LinearBlock& block,
                    int64_t row,
                    int64_t num_rows,
                    int64_t panel_begin,
-                   int64_t panel_end) {
+                   int64_t panel_end,
+                   int64_t prefetch_bytes) {
   if (num_rows == kRows) {
-    LinearRows<Dot, kRows, TileCols<Dot>(kRows), kPrefetch>(block, row, panel_begin, panel_end);
+    LinearRows<Dot, kRows, TileCols<Dot>(kRows), kPrefetch>(
+        block, row, panel_begin, panel_end, prefetch_bytes);
   } else if constexpr (kRows > 1) {
-    LinearFewRows<Dot, kRows - 1, kPrefetch>(block, row, num_rows, panel_begin, panel_end);
+    LinearFewRows<Dot, kRows - 1, kPrefetch>(
+        block, row, num_rows, panel_begin, panel_end, prefetch_bytes);
   }
 }
 
@@ -323,21 +340,27 @@ template <typename Dot>
 void LinearBlockOf(const LinearBlock& block) {
   constexpr int kRows = Dot::kMaxRows;
   if (block.num_rows <= kRows) {
-    LinearFewRows<Dot, kRows, true>(block, 0, block.num_rows, block.panel_begin, block.panel_end);
+    LinearFewRows<Dot, kRows, true>(
+        block, 0, block.num_rows, block.panel_begin, block.panel_end, 0);
     return;
   }
-  // Many rows: a tile's panels stay in the second-level cache while all rows pass.
+  // Many rows: a tile's panels stay in the second-level cache while all rows pass. The first rows
+  // bring them from memory; where few others follow, those ask for the next tile's meanwhile.
   constexpr int kCols = TileCols<Dot>(kRows);
+  constexpr int64_t kFewPasses = 3;
+  const int64_t panel_bytes = block.num_k_pairs * Dot::kPairBytes;
+  const bool fetches_ahead = block.num_rows <= kFewPasses * kRows;
   for (int64_t panel = block.panel_begin; panel < block.panel_end; panel += kCols) {
     const int64_t end = panel + kCols < block.panel_end ? panel + kCols : block.panel_end;
-    // The first rows bring them from memory.
-    LinearFewRows<Dot, kRows, true>(block, 0, kRows, panel, end);
-    int64_t row = kRows;
-    for (; row + kRows <= block.num_rows; row += kRows) {
-      LinearFewRows<Dot, kRows, false>(block, row, kRows, panel, end);
+    LinearFewRows<Dot, kRows, true>(block, 0, kRows, panel, end, 0);
+    for (int64_t row = kRows; row < block.num_rows; row += kRows) {
+      const int64_t left = block.num_rows - row < kRows ? block.num_rows - row : kRows;
+      if (fetches_ahead) {
+        LinearFewRows<Dot, kRows, true>(block, row, left, panel, end, (end - panel) * panel_bytes);
+      } else {
+        LinearFewRows<Dot, kRows, false>(block, row, left, panel, end, 0);
+      }
     }
-    if (row < block.num_rows)
-      LinearFewRows<Dot, kRows, false>(block, row, block.num_rows - row, panel, end);
   }
 }
 
