@@ -13,6 +13,7 @@
 #include "kernels/base/dtype.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/elementwise.h"
+#include "kernels/ops/fused_linear.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/sample.h"
 
@@ -111,6 +112,12 @@ class Backend {
   virtual absl::Status RmsNorm(const RmsNormParams& params) = 0;
   virtual absl::Status SiluMul(const SiluMulParams& params) = 0;
   virtual absl::Status Linear(const LinearParams& params) = 0;
+  // Whether FusedLinear takes these params and is worth it; the separate ops always work. The answer for a shape may
+  // change until it was run once outside a graph, since plans are measured there.
+  virtual bool SupportsFusedLinear(const FusedLinearParams&) { return false; }
+  virtual absl::Status FusedLinear(const FusedLinearParams&) {
+    return absl::UnimplementedError("no fused linear on this backend");
+  }
   // Once a step, before its layers and outside graphs: plans the work of PagedAttention for `batch`.
   virtual absl::Status PrepareAttention(const AttentionBatch& batch) = 0;
   virtual absl::Status RopeKvWrite(const RopeKvWriteParams& params) = 0;

@@ -42,41 +42,6 @@ absl::Status CheckDeviceIndex(int device_index) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GemmArgs> ToGemmArgs(const LinearParams& p) {
-  if (p.weight.format != WeightFormat::kRowMajor) {
-    return UnsupportedError("linear", "a weight that is not row-major");
-  }
-  if (p.weight.dtype != p.x_dtype || (p.y_dtype != p.x_dtype && p.y_dtype != DType::kFloat32)) {
-    return UnsupportedError("linear",
-                            absl::StrCat("x of ",
-                                         DTypeName(p.x_dtype),
-                                         ", weight of ",
-                                         DTypeName(p.weight.dtype),
-                                         ", y of ",
-                                         DTypeName(p.y_dtype),
-                                         "; x and weight must be alike, y like them or float32"));
-  }
-  constexpr int64_t kMost = int64_t{1} << 30;
-  if (p.m > kMost || p.weight.n > kMost || p.weight.k > kMost) {
-    return UnsupportedError(
-        "linear",
-        absl::StrCat("m = ", p.m, ", n = ", p.weight.n, ", k = ", p.weight.k, " of 2^30 at most"));
-  }
-  GemmArgs args;
-  args.x = p.x;
-  args.weight = p.weight.data;
-  args.bias = static_cast<const float*>(p.bias);
-  args.residual = p.residual;
-  args.y = p.y;
-  args.x_stride = p.x_stride;
-  args.y_stride = p.y_stride;
-  args.m = static_cast<int32_t>(p.m);
-  args.n = static_cast<int32_t>(p.weight.n);
-  args.k = static_cast<int32_t>(p.weight.k);
-  args.y_is_float = p.y_dtype == DType::kFloat32 ? 1 : 0;
-  return args;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(const BackendOptions& options) {
@@ -408,6 +373,19 @@ absl::Status CudaBackend::Linear(const LinearParams& params) {
   if (params.m == 0) return absl::OkStatus();
   PAGODA_ASSIGN_OR_RETURN(const GemmArgs args, ToGemmArgs(params));
   return Finish("linear", linear_->Run(params.x_dtype, args));
+}
+
+bool CudaBackend::SupportsFusedLinear(const FusedLinearParams& params) {
+  if (params.linear.m == 0 || !Validate(params).ok()) return false;
+  const absl::StatusOr<GemmArgs> args = ToGemmArgs(params);
+  return args.ok() && linear_->SupportsFused(params.linear.x_dtype, *args);
+}
+
+absl::Status CudaBackend::FusedLinear(const FusedLinearParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  if (params.linear.m == 0) return absl::OkStatus();
+  PAGODA_ASSIGN_OR_RETURN(const GemmArgs args, ToGemmArgs(params));
+  return Finish("fused_linear", linear_->RunFused(params.linear.x_dtype, args));
 }
 
 absl::Status CudaBackend::PrepareAttention(const AttentionBatch& batch) {

@@ -62,6 +62,8 @@ class CudaBackend : public Backend {
   absl::Status RmsNorm(const RmsNormParams& params) override;
   absl::Status SiluMul(const SiluMulParams& params) override;
   absl::Status Linear(const LinearParams& params) override;
+  bool SupportsFusedLinear(const FusedLinearParams& params) override;
+  absl::Status FusedLinear(const FusedLinearParams& params) override;
   absl::Status PrepareAttention(const AttentionBatch& batch) override;
   absl::Status RopeKvWrite(const RopeKvWriteParams& params) override;
   absl::Status PagedAttention(const PagedAttentionParams& params) override;

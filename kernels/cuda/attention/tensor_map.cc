@@ -1,83 +1,16 @@
 #include "kernels/cuda/attention/tensor_map.h"
 
-#include <algorithm>
-#include <cuda_runtime_api.h>
-
-#include "absl/strings/str_cat.h"
-#include "kernels/base/status_macros.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/matrix_map.h"
 
 namespace pagoda::kernels::cuda {
-namespace {
-
-using EncodeTiled = CUresult(CUtensorMap*,
-                             CUtensorMapDataType,
-                             cuuint32_t,
-                             void*,
-                             const cuuint64_t*,
-                             const cuuint64_t*,
-                             const cuuint32_t*,
-                             const cuuint32_t*,
-                             CUtensorMapInterleave,
-                             CUtensorMapSwizzle,
-                             CUtensorMapL2promotion,
-                             CUtensorMapFloatOOBfill);
-
-// Through the runtime, so that nothing links the driver.
-absl::StatusOr<EncodeTiled*> FindEncodeTiled() {
-  constexpr unsigned int kVersionThatHasIt = 12000;
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(
-      "cuTensorMapEncodeTiled", &function, kVersionThatHasIt, cudaEnableDefault, &found);
-  if (error != cudaSuccess) {
-    return CudaStatus(error, "cudaGetDriverEntryPointByVersion", "cuTensorMapEncodeTiled");
-  }
-  if (found != cudaDriverEntryPointSuccess || function == nullptr) {
-    return absl::UnimplementedError("the driver has no cuTensorMapEncodeTiled; 12.0 or newer has");
-  }
-  return reinterpret_cast<EncodeTiled*>(function);
-}
-
-}  // namespace
 
 absl::StatusOr<CUtensorMap> MakeKvTensorMap(const KvCacheView& cache, int32_t box_rows) {
-  static const absl::StatusOr<EncodeTiled*> encode = FindEncodeTiled();
-  PAGODA_RETURN_IF_ERROR(encode.status());
-  constexpr uint64_t kElementBytes = 2;
-  const uint64_t dim = cache.head_dim;
-  const uint64_t num_rows = cache.num_blocks * cache.block_stride / cache.head_dim;
-  const cuuint64_t sizes[] = {dim, num_rows};
-  const cuuint64_t strides[] = {dim * kElementBytes};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[] = {1, 1};
-  CUtensorMap map;
-  const CUresult result =
-      (*encode.value())(&map,
-                        cache.dtype == DType::kBFloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                        2,
-                        cache.data,
-                        sizes,
-                        strides,
-                        box,
-                        steps,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    return absl::InternalError(absl::StrCat("cuTensorMapEncodeTiled failed with ",
-                                            static_cast<int>(result),
-                                            " for a KV pool of ",
-                                            num_rows,
-                                            " rows of ",
-                                            dim,
-                                            " elements, boxes of ",
-                                            box_rows,
-                                            " rows"));
-  }
-  return map;
+  return MakeMatrixMap({.data = cache.data,
+                        .dtype = cache.dtype,
+                        .rows = cache.num_blocks * cache.block_stride / cache.head_dim,
+                        .columns = cache.head_dim,
+                        .row_stride = cache.head_dim},
+                       box_rows);
 }
 
 }  // namespace pagoda::kernels::cuda

@@ -2,7 +2,10 @@
 
 #include <cstdint>
 
+#include "absl/status/statusor.h"
 #include "kernels/base/dtype.h"
+#include "kernels/ops/fused_linear.h"
+#include "kernels/ops/linear.h"
 
 namespace pagoda::kernels::cuda {
 
@@ -12,6 +15,33 @@ enum class InputTransform : int32_t {
   kNone,
   kRmsNorm,  // x / sqrt(mean(x^2) + epsilon) * (weight + offset), rounded to the type of x
   kSiluMul,  // rows of 2k: silu(x[i]) * x[k + i], rounded to the type of x
+};
+
+// What becomes of a product p that is computed in pairs of columns, `pair_distance` apart; p is
+// rounded to the type of y first.
+enum class OutputTransform : int32_t {
+  kNone,
+  kSiluMul,  // y[i, j] = silu(p[i, j]) * p[i, n / 2 + j]
+  kRope,     // RopeKvWrite of p: q to y, k and v to the cache
+};
+
+// Where kRope finds angles and the cache; of RopeKvWriteParams.
+struct RopeOutput {
+  const float* cos_sin = nullptr;  // [max_position + 1, head_dim]
+  const int32_t* positions = nullptr;
+  const int32_t* kv_slots = nullptr;
+  void* cache = nullptr;
+  int64_t block_stride = 0;
+  int64_t v_offset = 0;
+  int64_t head_stride = 0;
+  int64_t num_slots = 0;  // of the pool
+  int32_t max_position = 0;
+  int32_t block_size = 0;
+  int32_t head_dim = 0;
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  float k_factor = 1.0f;  // 1 / scale: what turns a key into what is stored
+  float v_factor = 1.0f;
 };
 
 // y = weight * transform(x) + bias + residual, as our own kernels take it. Plain data, a kernel
@@ -32,7 +62,18 @@ struct GemmArgs {
   const float* norm_weight = nullptr;  // [k], kRmsNorm
   float norm_epsilon = 0.0f;
   float norm_offset = 0.0f;
+  OutputTransform output = OutputTransform::kNone;
+  int32_t pair_distance = 0;  // output other than kNone; n is a multiple of twice this
+  RopeOutput rope;            // kRope
+  // What a later product reads, brought into the L2 at the end; null: nothing.
+  const void* prefetch = nullptr;
+  int64_t prefetch_bytes = 0;
 };
+
+// Fails on what our kernels and cuBLASLt do not do.
+absl::StatusOr<GemmArgs> ToGemmArgs(const LinearParams& params);
+// Also UNIMPLEMENTED where the separate ops must be used.
+absl::StatusOr<GemmArgs> ToGemmArgs(const FusedLinearParams& params);
 
 // Whether rows of x and of the weight can be read in 16-byte vectors.
 inline bool GemmVectorAligned(const GemmArgs& args) {

@@ -36,6 +36,7 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
       if (v < num_vectors) w[r][u] = LoadWeights16(rows[r] + v);
     }
   }
+  PrefetchNormWeight(a);
   WaitForPrevious();
 
   // Lane m * kRows + r finishes output (m, r).
@@ -97,9 +98,9 @@ absl::Status LaunchForRows(const DeviceContext& context,
 }  // namespace
 
 bool GemvFits(const DeviceContext&, const GemvConfig& config, const GemmArgs& a) {
-  return (config.rows == 1 || config.rows == 2) && (config.depth == 4 || config.depth == 8) &&
-         a.m >= 1 && a.m <= kMaxGemvRows && GemmVectorAligned(a) &&
-         size_t{2} * a.m * a.k <= kMaxInputBytes;
+  return a.output == OutputTransform::kNone && (config.rows == 1 || config.rows == 2) &&
+         (config.depth == 4 || config.depth == 8) && a.m >= 1 && a.m <= kMaxGemvRows &&
+         GemmVectorAligned(a) && size_t{2} * a.m * a.k <= kMaxInputBytes;
 }
 
 absl::Status LaunchGemv(const DeviceContext& context,

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/linear/gemm_device.cuh"
+#include "kernels/cuda/linear/gemm_output.cuh"
 #include "kernels/cuda/linear/gemv.h"
 
 namespace pagoda::kernels::cuda {
@@ -13,9 +13,15 @@ namespace {
 constexpr int kStageBytes = 2048;
 constexpr int kStageVectors = kStageBytes / 16;
 constexpr int kMaxWarps = 16;
+// The runtime keeps 1 KB of each block for itself.
+constexpr int kReservedBytes = 1024;
 
-// Outputs a warp computes at a time: with several rows of x, two share the unpacking of x.
-constexpr int RowsAtOnce(int m) { return m == 1 ? 1 : 2; }
+// Outputs a warp computes at a time: with several rows of x, two share the unpacking of x. Which of
+// the two changes no sum: a lane meets the same k in the same order.
+constexpr int RowsAtOnce(int m, bool paired) { return m == 1 && !paired ? 1 : 2; }
+
+// Of each warp's part of what is prefetched, in one instruction.
+constexpr int kPrefetchBytes = 4096;
 
 // Position of a warp in its stream of stages: chunks of a group of rows, then the next group.
 struct RingCursor {
@@ -25,10 +31,11 @@ struct RingCursor {
 
 // Persistent blocks; warp w of block b computes groups of rows w * gridDim.x + b, + all warps, ...
 // so that what is left over is spread over the SMs. No warp waits for another once x is there.
-template <typename T, int kM>
+// kPaired: the two rows of a group are a pair of a.output.
+template <typename T, int kM, bool kPaired>
 __global__ void __launch_bounds__(kMaxWarps * 32)
     GemvRingKernel(const __grid_constant__ GemmArgs a, int num_stages) {
-  constexpr int kRows = RowsAtOnce(kM);
+  constexpr int kRows = RowsAtOnce(kM, kPaired);
   constexpr int kChunkVectors = kStageVectors / kRows;  // of one row
   extern __shared__ __align__(128) uint4 shared[];
   __shared__ float scratch[kM * 32];
@@ -51,12 +58,14 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   const uint64_t policy = EvictFirstPolicy();
   const auto issue = [&](int stage) {
     const int vectors = min(kChunkVectors, num_vectors - next.chunk * kChunkVectors);
-    const int first_row = next.group * kRows;
-    const int rows = min(kRows, a.n - first_row);
+    const int first_row = kPaired ? PairColumn(a, next.group) : next.group * kRows;
+    const int row_step = kPaired ? a.pair_distance : 1;
+    const int rows = kPaired ? 2 : min(kRows, a.n - first_row);
     BarrierExpect(barriers + stage, rows * vectors * 16);
     for (int r = 0; r < rows; ++r) {
       const uint4* source = static_cast<const uint4*>(a.weight) +
-                            int64_t{first_row + r} * num_vectors + next.chunk * kChunkVectors;
+                            int64_t{first_row + r * row_step} * num_vectors +
+                            next.chunk * kChunkVectors;
       BulkLoadOnce(ring + stage * kStageVectors + r * kChunkVectors,
                    source,
                    vectors * 16,
@@ -70,6 +79,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     BarrierInitFence();
     for (int s = 0; s < num_stages && next.group < num_groups; ++s) issue(s);
   }
+  PrefetchNormWeight(a);
   WaitForPrevious();
   StageInput<T, kM>(a, x, scratch);
 
@@ -78,9 +88,14 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   for (int group = first_group; group < num_groups; group += group_stride) {
     // Lane m * kRows + r finishes output (m, r).
     const int out_m = lane / kRows;
-    const int out_n = group * kRows + lane % kRows;
+    const int out_n = kPaired ? PairColumn(a, group) + lane % kRows * a.pair_distance
+                              : group * kRows + lane % kRows;
     const bool finishes = lane < kM * kRows && out_n < a.n;
     const float addend = finishes ? Addend<T>(a, out_m, out_n) : 0.0f;
+    PairPlace place;
+    if constexpr (kPaired) {
+      if (finishes) place = FindPairPlace(a, out_m, group, lane % kRows);
+    }
     float acc[kRows][kM][2] = {};
     for (int chunk = 0; chunk < num_chunks; ++chunk) {
       const int vectors = min(kChunkVectors, num_vectors - chunk * kChunkVectors);
@@ -116,7 +131,23 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
         if (lane == m * kRows + r) result = sum;
       }
     }
-    if (finishes) StoreOutput<T>(a, out_m, out_n, result + addend);
+    result += addend;
+    if constexpr (kPaired) {
+      const float partner = __shfl_xor_sync(kFullWarp, result, 1);
+      StorePair<T>(a, place, lane % kRows, result, partner);
+    } else if (finishes) {
+      StoreOutput<T>(a, out_m, out_n, result);
+    }
+  }
+
+  // While the last rows of other warps are on their way, and the kernels between this product and
+  // the one that reads it leave the memory idle.
+  if (lane == 0) {
+    const int64_t step = int64_t{gridDim.x} * num_warps * kPrefetchBytes;
+    for (int64_t at = int64_t{first_group} * kPrefetchBytes; at < a.prefetch_bytes; at += step) {
+      const auto bytes = static_cast<uint32_t>(min(a.prefetch_bytes - at, int64_t{kPrefetchBytes}));
+      PrefetchL2(static_cast<const char*>(a.prefetch) + at, bytes / 16 * 16);
+    }
   }
 }
 
@@ -125,21 +156,39 @@ size_t SharedBytes(const GemvRingConfig& config, const GemmArgs& a) {
   return stages * (kStageBytes + sizeof(uint64_t)) + size_t{2} * a.m * a.k;
 }
 
+// Shared memory of which blocks_per_sm blocks fit on an SM and no more. With room for one more, the
+// blocks of a kernel that starts while the one before drains crowd on the SMs that are free first,
+// and their equal shares take twice as long.
+size_t ExclusiveSharedBytes(const DeviceContext& context, const GemvRingConfig& config) {
+  const size_t of_sm = static_cast<size_t>(context.max_block_shared_bytes) + kReservedBytes;
+  return of_sm / (config.blocks_per_sm + 1) - kReservedBytes + 16;
+}
+
+template <typename T, int kM, bool kPaired>
+absl::Status LaunchVariant(const DeviceContext& context,
+                           const GemvRingConfig& config,
+                           const GemmArgs& a) {
+  constexpr int kRows = RowsAtOnce(kM, kPaired);
+  const int groups = (a.n + kRows - 1) / kRows;
+  const int blocks =
+      std::min(context.num_sms * config.blocks_per_sm, (groups + config.warps - 1) / config.warps);
+  return Launch(
+      context,
+      {.kernel = "gemv_ring",
+       .grid = static_cast<unsigned>(blocks),
+       .block = static_cast<unsigned>(config.warps * 32),
+       .shared_bytes = std::max(SharedBytes(config, a), ExclusiveSharedBytes(context, config))},
+      GemvRingKernel<T, kM, kPaired>,
+      a,
+      config.stages);
+}
+
 template <typename T, int kM>
 absl::Status LaunchForRows(const DeviceContext& context,
                            const GemvRingConfig& config,
                            const GemmArgs& a) {
-  const int groups = (a.n + RowsAtOnce(kM) - 1) / RowsAtOnce(kM);
-  const int blocks =
-      std::min(context.num_sms * config.blocks_per_sm, (groups + config.warps - 1) / config.warps);
-  return Launch(context,
-                {.kernel = "gemv_ring",
-                 .grid = static_cast<unsigned>(blocks),
-                 .block = static_cast<unsigned>(config.warps * 32),
-                 .shared_bytes = SharedBytes(config, a)},
-                GemvRingKernel<T, kM>,
-                a,
-                config.stages);
+  if (a.output == OutputTransform::kNone) return LaunchVariant<T, kM, false>(context, config, a);
+  return LaunchVariant<T, kM, true>(context, config, a);
 }
 
 }  // namespace
@@ -151,8 +200,10 @@ bool GemvRingFits(const DeviceContext& context, const GemvRingConfig& config, co
       config.stages > kMaxStages || config.blocks_per_sm < 1 || config.blocks_per_sm > 8) {
     return false;
   }
-  // The runtime keeps 1 KB of each block for itself.
-  constexpr int kReservedBytes = 1024;
+  if (a.output != OutputTransform::kNone &&
+      (a.pair_distance < 1 || a.n % (2 * a.pair_distance) != 0)) {
+    return false;
+  }
   const int available =
       (context.max_block_shared_bytes + kReservedBytes) / config.blocks_per_sm - kReservedBytes;
   constexpr int kStaticBytes = kMaxGemvRows * 32 * 4;

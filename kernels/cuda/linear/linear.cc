@@ -30,9 +30,9 @@ LinearKey KeyOf(DType dtype, const GemmArgs& args) {
           .m_bucket = LinearBucket(args.m)};
 }
 
-bool TakesTransform(const LinearPlan& plan) {
-  return std::holds_alternative<GemvConfig>(plan) || std::holds_alternative<GemvRingConfig>(plan);
-}
+// Up to here one kernel instead of two or three is always worth it; beyond, only where a kernel
+// that takes the transforms was the best plan anyway.
+constexpr int kMaxAlwaysFusedRows = 2;
 
 }  // namespace
 
@@ -73,16 +73,20 @@ bool LinearRunner::Fits(const GemmArgs& args, const LinearPlan& plan) const {
   if (const auto* ring = std::get_if<GemvRingConfig>(&plan)) {
     return GemvRingFits(context_, *ring, args);
   }
+  if (const auto* swapped = std::get_if<SwappedConfig>(&plan)) {
+    return SwappedFits(context_, *swapped, args);
+  }
   if (const auto* skinny = std::get_if<SkinnyConfig>(&plan)) {
     return SkinnyFits(context_, skinny_, *skinny, args);
   }
-  return args.transform == InputTransform::kNone;
+  return args.transform == InputTransform::kNone && args.output == OutputTransform::kNone;
 }
 
 LinearPlan LinearRunner::DefaultPlan(const GemmArgs& args) const {
   if (args.m <= kMaxGemvRows) {
-    const LinearPlan ring = GemvRingConfig{};
-    if (Fits(args, ring)) return ring;
+    for (const GemvRingConfig& config : {GemvRingConfig{16, 4, 1}, GemvRingConfig{16, 3, 1}}) {
+      if (const LinearPlan ring = config; Fits(args, ring)) return ring;
+    }
     const LinearPlan gemv = GemvConfig{};
     if (Fits(args, gemv)) return gemv;
   }
@@ -158,7 +162,11 @@ absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::MeasureAll(
                           lt_->Candidates(key.dtype, shape, kNumLtCandidates));
   for (const LtAlgorithm& algorithm : algorithms) candidates.emplace_back(algorithm);
   for (const LinearPlan& plan : OwnCandidates(key.m_bucket)) {
-    if (Fits(shape, plan)) candidates.push_back(plan);
+    if (!Fits(shape, plan)) continue;
+    const auto* swapped = std::get_if<SwappedConfig>(&plan);
+    if (swapped == nullptr || SwappedIsBalanced(context_, *swapped, shape)) {
+      candidates.push_back(plan);
+    }
   }
   const LinearPlan reference = algorithms.empty() ? LinearPlan(LtAlgorithm{}) : candidates[0];
   return tuner->Measure(
@@ -186,6 +194,9 @@ absl::Status LinearRunner::RunPlan(const DeviceContext& context,
   if (const auto* ring = std::get_if<GemvRingConfig>(&plan)) {
     return LaunchGemvRing(context, *ring, dtype, args);
   }
+  if (const auto* swapped = std::get_if<SwappedConfig>(&plan)) {
+    return LaunchSwapped(context, *swapped, dtype, args);
+  }
   if (const auto* skinny = std::get_if<SkinnyConfig>(&plan)) {
     return LaunchSkinny(context, skinny_, *skinny, dtype, args);
   }
@@ -196,10 +207,30 @@ absl::Status LinearRunner::RunPlan(const DeviceContext& context,
   return lt_->Run(context, dtype, args, is_named ? &lt : nullptr);
 }
 
-bool LinearRunner::SupportsTransform(DType dtype, const GemmArgs& args) {
-  if (args.m > kMaxGemvRows) return false;
+std::optional<LinearPlan> LinearRunner::FusedPlan(DType dtype, const GemmArgs& args) {
+  if (args.m > kMaxSwappedRows) return std::nullopt;
   const LinearPlan& plan = PlanFor(dtype, args);
-  return TakesTransform(plan) && Fits(args, plan);
+  const bool fuses =
+      std::holds_alternative<GemvRingConfig>(plan) || std::holds_alternative<SwappedConfig>(plan);
+  if (fuses && Fits(args, plan)) return plan;
+  if (args.m > kMaxAlwaysFusedRows) return std::nullopt;
+  const LinearPlan ring = DefaultPlan(args);
+  if (std::holds_alternative<GemvRingConfig>(ring) && Fits(args, ring)) return ring;
+  return std::nullopt;
+}
+
+bool LinearRunner::SupportsFused(DType dtype, const GemmArgs& args) {
+  return FusedPlan(dtype, args).has_value();
+}
+
+absl::Status LinearRunner::RunFused(DType dtype, const GemmArgs& args) {
+  const std::optional<LinearPlan> plan = FusedPlan(dtype, args);
+  if (!plan.has_value()) {
+    return UnsupportedError(
+        "fused_linear",
+        absl::StrCat("m = ", args.m, ", n = ", args.n, ", k = ", args.k, " with these operands"));
+  }
+  return RunPlan(context_, dtype, args, *plan);
 }
 
 absl::Status LinearRunner::Run(DType dtype, const GemmArgs& args) {

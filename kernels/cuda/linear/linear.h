@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ class LinearRunner {
   // recording it. While recording, an unmeasured key takes a default. REQUIRES: args.m > 0.
   absl::Status Run(DType dtype, const GemmArgs& args);
 
-  // Whether Run takes args with an input transform.
-  bool SupportsTransform(DType dtype, const GemmArgs& args);
+  // Products with transforms. Whether RunFused takes them and is worth it; measures like Run.
+  bool SupportsFused(DType dtype, const GemmArgs& args);
+  absl::Status RunFused(DType dtype, const GemmArgs& args);
 
   // For tests and benchmarks: one plan, without choosing.
   absl::Status RunPlan(const DeviceContext& context,
@@ -50,6 +52,7 @@ class LinearRunner {
   bool Fits(const GemmArgs& args, const LinearPlan& plan) const;
   LinearPlan DefaultPlan(const GemmArgs& args) const;
   const LinearPlan& PlanFor(DType dtype, const GemmArgs& args);
+  std::optional<LinearPlan> FusedPlan(DType dtype, const GemmArgs& args);
   void MeasureKey(const LinearKey& key, const GemmArgs& args);
 
   // ---- Constant after Init.

@@ -12,11 +12,13 @@
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/lt_gemm.h"
 #include "kernels/cuda/linear/skinny.h"
+#include "kernels/cuda/linear/swapped.h"
 
 namespace pagoda::kernels::cuda {
 
 // Which kernel computes a product, and how.
-using LinearPlan = std::variant<LtAlgorithm, GemvConfig, GemvRingConfig, SkinnyConfig>;
+using LinearPlan =
+    std::variant<LtAlgorithm, GemvConfig, GemvRingConfig, SkinnyConfig, SwappedConfig>;
 
 // What a plan is chosen by. One plan serves all m of a bucket.
 struct LinearKey {

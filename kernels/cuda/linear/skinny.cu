@@ -354,7 +354,10 @@ bool SkinnyFits(const DeviceContext& context,
                 const SkinnyWorkspace& workspace,
                 const SkinnyConfig& config,
                 const GemmArgs& a) {
-  if (a.m < 1 || a.m > kMaxSkinnyRows || a.transform != InputTransform::kNone) return false;
+  if (a.m < 1 || a.m > kMaxSkinnyRows || a.transform != InputTransform::kNone ||
+      a.output != OutputTransform::kNone) {
+    return false;
+  }
   if (config.stages != 4 && config.stages != 6) return false;
   if (config.blocks_per_sm != 1 && config.blocks_per_sm != 2) return false;
   // The runtime keeps 1 KB of each block for itself.

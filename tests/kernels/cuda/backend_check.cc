@@ -19,5 +19,6 @@ int main(int argc, char** argv) {
   cuda::RunWeightCases(runner, backend);
   cuda::RunSampleCases(runner, backend);
   cuda::RunLinearCases(runner, backend);
+  cuda::RunFusedLinearCases(runner, backend);
   return runner.Finish();
 }

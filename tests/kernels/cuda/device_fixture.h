@@ -114,6 +114,7 @@ void RunBackendCases(CheckRunner& runner, CudaBackend& backend);
 void RunElementwiseCases(CheckRunner& runner, CudaBackend& backend);
 void RunWeightCases(CheckRunner& runner, CudaBackend& backend);
 void RunLinearCases(CheckRunner& runner, CudaBackend& backend);
+void RunFusedLinearCases(CheckRunner& runner, CudaBackend& backend);
 void RunSampleCases(CheckRunner& runner, CudaBackend& backend);
 
 }  // namespace pagoda::kernels::cuda

@@ -313,7 +313,8 @@ absl::Status PlanFile() {
   for (const LinearPlan& plan : {LinearPlan(lt),
                                  LinearPlan(GemvConfig{2, 8}),
                                  LinearPlan(GemvRingConfig{16, 3, 2}),
-                                 LinearPlan(SkinnyConfig{6, 1})}) {
+                                 LinearPlan(SkinnyConfig{6, 1}),
+                                 LinearPlan(SwappedConfig{128, 8})}) {
     const std::string line = FormatPlanLine(key, {plan, 12.5f});
     const auto parsed = ParsePlanLine(line);
     PAGODA_RETURN_IF_ERROR(parsed.status());
