@@ -96,6 +96,12 @@ class Backend {
   virtual absl::Status BeginGraph() { return absl::UnimplementedError("no graphs on this backend"); }
   virtual absl::StatusOr<GraphId> EndGraph() { return absl::UnimplementedError("no graphs on this backend"); }
   virtual absl::Status LaunchGraph(GraphId) { return absl::UnimplementedError("no graphs on this backend"); }
+  virtual absl::Status DropGraph(GraphId) { return absl::UnimplementedError("no graphs on this backend"); }
+
+  // ---- Choices between kernels that only measuring settles. Ops take what was measured before, on this start or an
+  // earlier one, or a guess; Tune measures one guess that ops have had to make. It takes up to a few tenths of a second;
+  // no op may be under way. True if a choice may have changed: graphs recorded before keep the old one. False: none is left.
+  virtual absl::StatusOr<bool> Tune() { return false; }
 
   // ---- Weights. The format this backend wants for a linear weight, and the bytes it takes.
   virtual WeightFormat PreferredFormat(DType dtype, int64_t n, int64_t k) const = 0;
@@ -107,6 +113,7 @@ class Backend {
 
   // ---- Ops.
   virtual absl::Status ResolveTokens(const ResolveTokensParams& params) = 0;
+  virtual absl::Status Scatter(const ScatterParams& params) = 0;
   virtual absl::Status Embedding(const EmbeddingParams& params) = 0;
   virtual absl::Status GatherRows(const GatherRowsParams& params) = 0;
   virtual absl::Status RmsNorm(const RmsNormParams& params) = 0;

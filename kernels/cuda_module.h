@@ -20,7 +20,7 @@ inline constexpr char kCudaModuleCreateSymbol[] = "pagoda_cuda_module_create";
 // Changes by hand with the virtual functions of Backend and with the meaning of a field; the sizes
 // of everything that crosses the border are mixed in.
 inline constexpr uint64_t kCudaModuleAbi = [] {
-  uint64_t abi = 1;
+  uint64_t abi = 2;
   for (const uint64_t size : {sizeof(BackendOptions),
                               sizeof(Buffer),
                               sizeof(LinearParams),
@@ -31,6 +31,7 @@ inline constexpr uint64_t kCudaModuleAbi = [] {
                               sizeof(RmsNormParams),
                               sizeof(SiluMulParams),
                               sizeof(ResolveTokensParams),
+                              sizeof(ScatterParams),
                               sizeof(AttentionBatch),
                               sizeof(RopeKvWriteParams),
                               sizeof(PagedAttentionParams),

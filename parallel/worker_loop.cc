@@ -32,6 +32,9 @@ constexpr int64_t kMinStepPollNs = 20'000;
 constexpr int64_t kMaxStepPollNs = 500'000;
 // The kernel's default of 50 us would swamp kMinStepPollNs.
 constexpr unsigned long kTimerSlackNs = 1'000;
+// Without requests for so long a worker improves itself: longer than pauses within a conversation
+// of a client with itself, short against those between clients.
+constexpr int64_t kIdleNs = 500'000'000;
 // For the daemon to read why this worker ends.
 constexpr int64_t kFarewellTimeoutNs = 1'000'000'000;
 
@@ -57,8 +60,8 @@ class WorkerLoop {
   absl::Status HandleStep(const StepPlan& plan);
   absl::StatusOr<bool> AnswerStep();
   absl::Status CheckState(bool ok, absl::string_view request, absl::string_view expected) const;
-  void WaitForNews(int64_t last_news_ns);
-  void WaitForRequest();
+  absl::Status WaitForNews(int64_t last_news_ns);
+  absl::Status WaitForRequest(int64_t quiet_ns);
 
   FrameChannel channel_;
   const StepExecutorFactory& make_executor_;
@@ -66,6 +69,8 @@ class WorkerLoop {
   std::unique_ptr<StepExecutor> executor_;
   bool loaded_ = false;
   bool shutdown_ = false;
+  // DoIdleWork has not said that none is left since the last step.
+  bool may_have_idle_work_ = false;
   int num_steps_in_flight_ = 0;
   uint64_t last_step_id_ = 0;
   SpinGovernor spin_governor_;
@@ -90,25 +95,32 @@ absl::Status WorkerLoop::Run() {
     if (news) {
       last_news_ns = clock_.NowNs();
     } else {
-      WaitForNews(last_news_ns);
+      PAGODA_RETURN_IF_ERROR(WaitForNews(last_news_ns));
     }
   }
 }
 
-void WorkerLoop::WaitForNews(int64_t last_news_ns) {
-  if (num_steps_in_flight_ == 0) return WaitForRequest();
+absl::Status WorkerLoop::WaitForNews(int64_t last_news_ns) {
   const int64_t quiet_ns = clock_.NowNs() - last_news_ns;
-  if (quiet_ns < SpinGovernor::kSpinNs) return;
-  channel_.Wait(std::clamp(quiet_ns / kStepPollShare, kMinStepPollNs, kMaxStepPollNs));
+  if (num_steps_in_flight_ == 0) return WaitForRequest(quiet_ns);
+  if (quiet_ns >= SpinGovernor::kSpinNs) {
+    channel_.Wait(std::clamp(quiet_ns / kStepPollShare, kMinStepPollNs, kMaxStepPollNs));
+  }
+  return absl::OkStatus();
 }
 
-void WorkerLoop::WaitForRequest() {
+absl::Status WorkerLoop::WaitForRequest(int64_t quiet_ns) {
+  if (may_have_idle_work_ && quiet_ns >= kIdleNs) {
+    PAGODA_ASSIGN_OR_RETURN(may_have_idle_work_, executor_->DoIdleWork());
+    return absl::OkStatus();
+  }
   if (spin_governor_.ShouldSpin()) {
     const bool succeeded = channel_.Spin(SpinGovernor::kSpinNs);
     spin_governor_.Report(succeeded);
-    if (succeeded) return;
+    if (succeeded) return absl::OkStatus();
   }
-  channel_.Wait(std::numeric_limits<int64_t>::max());
+  channel_.Wait(may_have_idle_work_ ? kIdleNs - quiet_ns : std::numeric_limits<int64_t>::max());
+  return absl::OkStatus();
 }
 
 absl::Status WorkerLoop::HandleRequest() {
@@ -159,6 +171,7 @@ absl::Status WorkerLoop::HandleLoad(const LoadModel& load) {
   };
   PAGODA_ASSIGN_OR_RETURN(*response_.mutable_model_ready(), executor_->Load(load, send_progress));
   loaded_ = true;
+  may_have_idle_work_ = true;
   return FromChannel(channel_.Send(response_));
 }
 
@@ -170,6 +183,7 @@ absl::Status WorkerLoop::HandleStep(const StepPlan& plan) {
   }
   last_step_id_ = plan.step_id();
   ++num_steps_in_flight_;
+  may_have_idle_work_ = true;
   return executor_->Submit(plan);
 }
 

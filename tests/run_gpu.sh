@@ -185,6 +185,60 @@ reference() {
   return "$code"
 }
 
+# fails CODE TEXT FLAGS...: `pagoda serve` of the small model ends with CODE and says TEXT.
+fails() {
+  local code=$1 text=$2 got=0
+  shift 2
+  timeout 60 "$bin/pagoda" serve "$@" --device="$device" --grpc-address="unix:$work/fail.sock" --metrics-address=127.0.0.1:0 \
+    >"$work/fail.log" 2>&1 || got=$?
+  if [ "$got" -eq "$code" ] && grep -q -e "$text" "$work/fail.log"; then
+    echo "ok: exit code $got: $(grep -e "$text" "$work/fail.log" | tail -n 1)"
+    return 0
+  fi
+  echo "error: exit code $got instead of $code, or the log lacks '$text':"
+  cat "$work/fail.log"
+  return 1
+}
+
+# What keeps a daemon from starting on a GPU, and what ends it.
+faults() {
+  local small=$root/deploy/models/fable-7m large=$bin/shapes/llama-3.1-8b code=0 pid two worker lost end=0
+  CUDA_VISIBLE_DEVICES= fails 4 "sees no GPU" "$small" || code=1
+  fails 4 "GPU 9 does not exist" "$small" --device-index=9 || code=1
+  fails 11 "no KV block fits" "$large" --load-format=dummy --gpu-memory-utilization=0.05 || code=1
+  fails 3 "float32" "$small" --dtype=float32 || code=1
+  mkdir -p "$work/broken" && echo broken >"$work/broken/pagoda_cuda.so"
+  fails 7 "cannot load" "$small" --backend-dir="$work/broken" || code=1
+  # Another process on the card: the first takes most of it, the second what is left; the third finds too little.
+  "$bin/pagoda" serve "$large" --load-format=dummy --device="$device" --grpc-address="unix:$work/one.sock" \
+    --metrics-address=127.0.0.1:0 --kv-cache-memory=115GiB >"$work/one.log" 2>&1 &
+  pid=$!
+  until "$bin/pagoda" health --address "unix:$work/one.sock" >/dev/null 2>&1 || ! kill -0 "$pid"; do sleep 0.1; done
+  "$bin/pagoda" serve "$small" --device="$device" --grpc-address="unix:$work/two.sock" --metrics-address=127.0.0.1:0 \
+    --kv-cache-memory=64GiB >"$work/two.log" 2>&1 &
+  two=$!
+  until "$bin/pagoda" health --address "unix:$work/two.sock" >/dev/null 2>&1 || ! kill -0 "$two"; do sleep 0.1; done
+  grep -e "memory plan" -e "KV cache" "$work/one.log" "$work/two.log"
+  grep -q "asks for 64.0 GiB, of which" "$work/two.log" || { echo "error: the second pool did not shrink"; code=1; }
+  "$bin/pagoda" generate --address "unix:$work/two.sock" --max-tokens 8 "Once upon" || code=1
+  fails 11 "does not fit" "$large" --load-format=dummy || code=1
+  # A lost worker: calls get UNAVAILABLE, health says so, the daemon ends with its code.
+  worker=$(pgrep -P "$two" -f worker | head -n 1)
+  "$bin/pagoda" generate --address "unix:$work/two.sock" --max-tokens 2000 --ignore-eos "Once" >"$work/lost.txt" 2>&1 &
+  lost=$!
+  sleep 0.2
+  kill -KILL "$worker"
+  wait "$lost"
+  grep -q UNAVAILABLE "$work/lost.txt" || { echo "error: no UNAVAILABLE in:"; tail -n 3 "$work/lost.txt"; code=1; }
+  wait "$two" || end=$?
+  [ "$end" -eq 5 ] || { echo "error: the daemon without a worker ended with $end instead of 5"; code=1; }
+  tail -n 2 "$work/two.log"
+  kill -TERM "$pid"
+  wait "$pid"
+  [ "$code" -eq 0 ] && echo "every fault has its message and its exit code"
+  return "$code"
+}
+
 # served CASE...: steps as they are served, with random weights.
 served() {
   [ -d "$bin/shapes" ] || { echo "no shapes in the archive"; return 77; }
@@ -220,12 +274,13 @@ run() {
 
   # `timeout` runs programs, not functions: a part that is a function runs in a shell of its own.
   export root results device work bin
-  export -f check sanitize daemon conformance reference served
+  export -f check sanitize daemon conformance reference served fails faults
   part machine 60 bash -c 'nvidia-smi; uname -a; nproc; free -g; "$0"/pagoda version; ldd "$0"/pagoda "$0"/pagoda_cuda.so | grep "not found"; true' "$bin"
   part check/backend 300 bash -c 'check cuda_backend_check'
   part check/attention 300 bash -c 'check cuda_attention_check'
   part daemon/golden 120 bash -c 'daemon'
   part daemon/conformance 300 bash -c 'conformance "Conformance.*"'
+  part daemon/faults 120 bash -c 'faults'
   part reference/8b 300 bash -c 'reference'
   part sanitizer/memcheck 150 bash -c 'sanitize memcheck cuda_backend_check sample/edges/600 backend/ resolve_tokens gather_rows linear/op/m1 pack_linear/bfloat16'
   part sanitizer/racecheck 150 bash -c 'sanitize racecheck cuda_backend_check sample/edges/600 gather_rows rms_norm/bfloat16'

@@ -52,12 +52,15 @@ size_t BatchInputs::Lay(const StepLimits& limits, bool on_device, char* base, Ar
   lay_step(std::min(limits.num_slots, limits.max_step_tokens), &set->small);
   Layout layout = lay_step(limits.max_step_tokens, &set->large);
   Arrays& large = set->large;
-  // On the host: the ids that a step copies, at most whole tables.
-  large.block_tables = layout.Array(seqs * static_cast<size_t>(limits.max_blocks_per_sequence()));
+  // At most whole tables change.
+  const size_t table_size = seqs * static_cast<size_t>(limits.max_blocks_per_sequence());
+  large.table_changes = layout.Array(2 * table_size);
   if (on_device) {
+    large.block_tables = layout.Array(table_size);
     large.tokens = layout.Array(static_cast<size_t>(limits.max_step_tokens));
     large.last_tokens = layout.Array(seqs);
   }
+  set->small.table_changes = large.table_changes;
   set->small.block_tables = large.block_tables;
   set->small.tokens = large.tokens;
   set->small.last_tokens = large.last_tokens;
@@ -139,25 +142,30 @@ absl::Status BatchInputs::FillSequence(const StepRow& row, const SlotState& slot
   return absl::OkStatus();
 }
 
-absl::Status BatchInputs::UpdateTable(kernels::Backend& backend,
-                                      const StepRow& row,
-                                      const SlotState& slot,
-                                      size_t seq_idx) {
+void BatchInputs::NoteNewBlocks(const StepRow& row, const SlotState& slot, size_t seq_idx) {
   TableRow& held = table_rows_[seq_idx];
   if (held.slot != row.slot || held.generation != slot.generation) {
     held = {.slot = row.slot, .generation = slot.generation, .num_blocks = 0};
   }
   table_row_of_slot_[static_cast<size_t>(row.slot)] = static_cast<int32_t>(seq_idx);
-  const size_t num_new = slot.blocks.size() - held.num_blocks;
-  if (num_new == 0) return absl::OkStatus();
-  int32_t* const staged = host_.block_tables + num_staged_blocks_;
-  std::copy(slot.blocks.end() - static_cast<int64_t>(num_new), slot.blocks.end(), staged);
-  num_staged_blocks_ += num_new;
-  int32_t* const to = device_.block_tables +
-                      seq_idx * static_cast<size_t>(limits_.max_blocks_per_sequence()) +
-                      held.num_blocks;
+  const size_t first_place = seq_idx * static_cast<size_t>(limits_.max_blocks_per_sequence());
+  for (size_t i = held.num_blocks; i < slot.blocks.size(); ++i) {
+    int32_t* const pair = host_.table_changes + 2 * num_table_changes_++;
+    pair[0] = static_cast<int32_t>(first_place + i);
+    pair[1] = slot.blocks[i];
+  }
   held.num_blocks = slot.blocks.size();
-  return backend.CopyToDevice(to, staged, num_new * sizeof(int32_t));
+}
+
+absl::Status BatchInputs::UpdateTables(kernels::Backend& backend) const {
+  if (num_table_changes_ == 0) return absl::OkStatus();
+  PAGODA_RETURN_IF_ERROR(backend.CopyToDevice(
+      device_.table_changes, host_.table_changes, 2 * num_table_changes_ * sizeof(int32_t)));
+  return backend.Scatter(
+      {.pairs = device_.table_changes,
+       .to = device_.block_tables,
+       .count = static_cast<int64_t>(num_table_changes_),
+       .size = static_cast<int64_t>(table_rows_.size()) * limits_.max_blocks_per_sequence()});
 }
 
 // Rows of no sequence, and sequences without rows.
@@ -196,7 +204,7 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
                                     padded_rows <= limits_.max_step_tokens));
   host_ = host_sets_[static_cast<size_t>(set_idx)].For(limits_, num_rows);
   device_ = device_set_.For(limits_, num_rows);
-  num_staged_blocks_ = 0;
+  num_table_changes_ = 0;
   ChooseOrder(rows, slots);
   first_batch_rows_.resize(rows.size());
   host_.row_offsets[0] = 0;
@@ -205,7 +213,7 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
     const StepRow& row = rows[row_idx];
     first_batch_rows_[row_idx] = host_.row_offsets[seq_idx];
     PAGODA_RETURN_IF_ERROR(FillSequence(row, slots.slot(row.slot), static_cast<int32_t>(seq_idx)));
-    PAGODA_RETURN_IF_ERROR(UpdateTable(backend, row, slots.slot(row.slot), seq_idx));
+    NoteNewBlocks(row, slots.slot(row.slot), seq_idx);
   }
   Pad(rows.size(), padded_rows);
   batch_ = {.num_seqs = std::max(static_cast<int32_t>(rows.size()), padded_rows),
@@ -218,6 +226,7 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
             .kv_slots = device_.kv_slots,
             .host_row_offsets = host_.row_offsets,
             .host_context_lens = host_.context_lens};
+  PAGODA_RETURN_IF_ERROR(UpdateTables(backend));
   return CopyArrays(backend);
 }
 

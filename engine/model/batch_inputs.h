@@ -19,7 +19,7 @@ namespace pagoda::engine {
 //
 // A step costs what it changes. Block tables stay on the device from step to step: a sequence keeps
 // its row of the table while it runs (so the order of sequences in a batch is this class's, not the
-// plan's), and only new block ids are copied. Thread-compatible.
+// plan's), and only new block ids travel. Thread-compatible.
 class BatchInputs {
  public:
   // `num_sets`: steps whose host memory may be in use at once.
@@ -59,9 +59,10 @@ class BatchInputs {
     int32_t* kv_slots = nullptr;
     int32_t* row_offsets = nullptr;
     int32_t* context_lens = nullptr;
-    int32_t* block_tables = nullptr;
-    int32_t* tokens = nullptr;       // device only
-    int32_t* last_tokens = nullptr;  // device only
+    int32_t* table_changes = nullptr;  // pairs: place in block_tables, block id
+    int32_t* block_tables = nullptr;   // device only
+    int32_t* tokens = nullptr;         // device only
+    int32_t* last_tokens = nullptr;    // device only
   };
   struct ArraySet {
     Arrays small;  // room for a row a slot
@@ -81,10 +82,10 @@ class BatchInputs {
   static size_t Lay(const StepLimits& limits, bool on_device, char* base, ArraySet* set);
   void ChooseOrder(absl::Span<const StepRow> rows, const SlotTable& slots);
   absl::Status FillSequence(const StepRow& row, const SlotState& slot, int32_t seq_idx);
-  absl::Status UpdateTable(kernels::Backend& backend,
-                           const StepRow& row,
-                           const SlotState& slot,
-                           size_t seq_idx);
+  // Notes the blocks that the sequence's row of the device's table lacks.
+  void NoteNewBlocks(const StepRow& row, const SlotState& slot, size_t seq_idx);
+  // Enqueues their way there.
+  absl::Status UpdateTables(kernels::Backend& backend) const;
   void Pad(size_t num_seqs, int32_t padded_rows);
   absl::Status CopyArrays(kernels::Backend& backend) const;
 
@@ -101,7 +102,7 @@ class BatchInputs {
   // Of the current Build.
   Arrays device_;
   Arrays host_;
-  size_t num_staged_blocks_ = 0;
+  size_t num_table_changes_ = 0;
   kernels::AttentionBatch batch_;
 };
 

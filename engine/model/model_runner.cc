@@ -472,6 +472,15 @@ absl::StatusOr<bool> ModelRunner::TakeResult(StepResult* result) {
   return true;
 }
 
+absl::StatusOr<bool> ModelRunner::DoIdleWork() {
+  PAGODA_ASSIGN_OR_RETURN(const bool tuned, backend_->Tune());
+  graphs_are_old_ |= tuned;
+  if (tuned || !graphs_are_old_) return tuned;
+  graphs_are_old_ = false;
+  PAGODA_RETURN_IF_ERROR(graphs_.Forget(*backend_));
+  return false;
+}
+
 absl::Status ModelRunner::Reset() {
   PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
   pending_.clear();

@@ -47,6 +47,7 @@ class ModelRunner : public parallel::StepExecutor {
                                                 const ProgressFn& progress) override;
   absl::Status Submit(const internal::v1::StepPlan& plan) override;
   absl::StatusOr<bool> TakeResult(internal::v1::StepResult* result) override;
+  absl::StatusOr<bool> DoIdleWork() override;
   absl::Status Reset() override;
 
  private:
@@ -113,6 +114,8 @@ class ModelRunner : public parallel::StepExecutor {
   SampleOutputs outputs_;
   absl::optional<SlotTable> slots_;
   StepGraphs graphs_;
+  // The backend has changed a choice since graphs were recorded.
+  bool graphs_are_old_ = false;
 
   // Host memory of a step is one of `num_sets_`, taken in turn.
   int num_sets_ = 2;

@@ -1,6 +1,7 @@
 #include "engine/model/step_graphs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/check.h"
 #include "kernels/base/log.h"
@@ -49,6 +50,14 @@ absl::Status StepGraphs::Record(kernels::Backend& backend,
   PAGODA_RETURN_IF_ERROR(enqueued);
   PAGODA_RETURN_IF_ERROR(graph.status());
   entry.graph = *graph;
+  return absl::OkStatus();
+}
+
+absl::Status StepGraphs::Forget(kernels::Backend& backend) {
+  for (Entry& entry : entries_) {
+    if (entry.graph < 0) continue;
+    PAGODA_RETURN_IF_ERROR(backend.DropGraph(std::exchange(entry.graph, -1)));
+  }
   return absl::OkStatus();
 }
 

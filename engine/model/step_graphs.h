@@ -27,6 +27,10 @@ class StepGraphs {
                    int32_t size,
                    absl::FunctionRef<absl::Status()> enqueue_ops);
 
+  // Drops all recordings; sizes that were seen are recorded again when they come. REQUIRES: no
+  // step is under way.
+  absl::Status Forget(kernels::Backend& backend);
+
   int num_recorded() const;
 
  private:

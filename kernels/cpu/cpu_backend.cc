@@ -124,6 +124,7 @@ class CpuBackend final : public Backend {
   absl::Status ResolveTokens(const ResolveTokensParams& params) override {
     return cpu::ResolveTokens(params);
   }
+  absl::Status Scatter(const ScatterParams& params) override { return cpu::Scatter(params); }
   absl::Status Embedding(const EmbeddingParams& params) override {
     return cpu::Embedding(context_, params);
   }

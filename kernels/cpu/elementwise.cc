@@ -18,6 +18,18 @@ absl::Status ResolveTokens(const ResolveTokensParams& params) {
   return absl::OkStatus();
 }
 
+absl::Status Scatter(const ScatterParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  for (int64_t i = 0; i < params.count; ++i) {
+    const int32_t place = params.pairs[2 * i];
+    if (place < 0 || place >= params.size) {
+      return RequireBetween("Scatter.pairs index", place, 0, params.size - 1);
+    }
+    params.to[place] = params.pairs[2 * i + 1];
+  }
+  return absl::OkStatus();
+}
+
 absl::Status GatherRows(Context& context, const GatherRowsParams& params) {
   PAGODA_RETURN_IF_ERROR(Validate(params));
   const int64_t row_bytes = params.width * static_cast<int64_t>(DTypeBytes(params.dtype));

@@ -13,6 +13,7 @@
 namespace pagoda::kernels::cpu {
 
 absl::Status ResolveTokens(const ResolveTokensParams& params);
+absl::Status Scatter(const ScatterParams& params);
 absl::Status Embedding(Context& context, const EmbeddingParams& params);
 absl::Status GatherRows(Context& context, const GatherRowsParams& params);
 absl::Status RmsNorm(Context& context, const RmsNormParams& params);

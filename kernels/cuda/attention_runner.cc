@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/small_copy.h"
 
 namespace pagoda::kernels::cuda {
 namespace {
@@ -81,11 +82,13 @@ absl::Status AttentionRunner::Plan(Entry& entry) {
   const AttentionPlanHeader& header = *ViewAttentionPlan(entry.shape, slot.host).header;
   entry.launches = {.decode = header.num_decode_seqs > 0, .prefill = header.num_prefill_tiles > 0};
   const auto copy = [&](int64_t offset, int64_t bytes) {
-    return Check(cudaMemcpyAsync(static_cast<char*>(entry.plan) + offset,
-                                 static_cast<const char*>(slot.host) + offset,
-                                 static_cast<size_t>(bytes),
-                                 cudaMemcpyHostToDevice,
-                                 context_.stream),
+    char* const to = static_cast<char*>(entry.plan) + offset;
+    const char* const from = static_cast<const char*>(slot.host) + offset;
+    if (IsSmallCopy(to, from, static_cast<size_t>(bytes))) {
+      return SmallCopyToDevice(context_, to, from, static_cast<size_t>(bytes));
+    }
+    return Check(cudaMemcpyAsync(
+                     to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, context_.stream),
                  "cudaMemcpyAsync");
   };
   // Only what is in use travels: at most two copies of a few KB.

@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/linear/plan_cache.h"
+#include "kernels/cuda/small_copy.h"
 #include "kernels/cuda/weights.h"
 
 namespace pagoda::kernels::cuda {
@@ -73,6 +74,8 @@ absl::Status CudaBackend::Open(const BackendOptions& options) {
   PAGODA_RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking),
                                "cudaStreamCreate"));
   PAGODA_ASSIGN_OR_RETURN(linear_, LinearRunner::Create(context_, PlanCache::DefaultFolder()));
+  // Measuring takes tens of milliseconds: when there is nothing else to do (Tune).
+  linear_->set_measure(false);
   PAGODA_ASSIGN_OR_RETURN(sampler_, Sampler::Create(context_));
   attention_ = std::make_unique<AttentionRunner>(context_);
   uploader_ = std::make_unique<WeightUploader>(context_);
@@ -84,7 +87,9 @@ absl::Status CudaBackend::Open(const BackendOptions& options) {
 
 CudaBackend::~CudaBackend() {
   if (context_.stream != nullptr) (void)cudaStreamSynchronize(context_.stream);
-  for (const Graph& graph : graphs_) cudaGraphExecDestroy(graph.exec);
+  for (const Graph& graph : graphs_) {
+    if (graph.exec != nullptr) cudaGraphExecDestroy(graph.exec);
+  }
   for (const PendingEvent& pending : pending_events_) cudaEventDestroy(pending.event);
   for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
   step_clock_.reset();
@@ -175,6 +180,9 @@ bool CudaBackend::IsPinned(const void* host, size_t size_bytes) const {
 
 absl::Status CudaBackend::CopyToDevice(void* device, const void* host, size_t size_bytes) {
   if (size_bytes == 0) return absl::OkStatus();
+  if (IsSmallCopy(device, host, size_bytes) && IsPinned(host, size_bytes)) {
+    return Finish("copy_to_device", SmallCopyToDevice(context_, device, host, size_bytes));
+  }
   return FinishCall(
       "copy_to_device",
       "cudaMemcpyAsync",
@@ -183,6 +191,9 @@ absl::Status CudaBackend::CopyToDevice(void* device, const void* host, size_t si
 
 absl::Status CudaBackend::CopyToHost(void* host, const void* device, size_t size_bytes) {
   if (size_bytes == 0) return absl::OkStatus();
+  if (IsSmallCopy(host, device, size_bytes) && IsPinned(host, size_bytes)) {
+    return Finish("copy_to_host", SmallCopyToHost(context_, host, device, size_bytes));
+  }
   return FinishCall(
       "copy_to_host",
       "cudaMemcpyAsync",
@@ -274,7 +285,7 @@ absl::StatusOr<GraphId> CudaBackend::EndGraph() {
 
 absl::Status CudaBackend::LaunchGraph(GraphId id) {
   if (context_.recording) return NotWhileRecordingError("LaunchGraph");
-  if (id < 0 || static_cast<size_t>(id) >= graphs_.size()) {
+  if (id < 0 || static_cast<size_t>(id) >= graphs_.size() || graphs_[id].exec == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("graph ", id, " does not exist"));
   }
   const Graph& graph = graphs_[id];
@@ -291,6 +302,20 @@ absl::Status CudaBackend::LaunchGraph(GraphId id) {
   context_.weights_written = false;  // a graph waits for all before it
   return FinishCall(
       "launch_graph", "cudaGraphLaunch", cudaGraphLaunch(graph.exec, context_.stream));
+}
+
+absl::Status CudaBackend::DropGraph(GraphId id) {
+  if (id < 0 || static_cast<size_t>(id) >= graphs_.size() || graphs_[id].exec == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("graph ", id, " does not exist"));
+  }
+  return FinishCall("drop_graph",
+                    "cudaGraphExecDestroy",
+                    cudaGraphExecDestroy(std::exchange(graphs_[id].exec, nullptr)));
+}
+
+absl::StatusOr<bool> CudaBackend::Tune() {
+  if (context_.recording) return NotWhileRecordingError("Tune");
+  return linear_->MeasureWanted();
 }
 
 // ---- Weights.
@@ -346,6 +371,11 @@ absl::Status CudaBackend::ResolveTokens(const ResolveTokensParams& params) {
   // The first op of a step.
   if (step_clock_ != nullptr) PAGODA_RETURN_IF_ERROR(step_clock_->Add(StepClock::Mark::kBegin));
   return Finish("resolve_tokens", cuda::ResolveTokens(context_, params));
+}
+
+absl::Status CudaBackend::Scatter(const ScatterParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("scatter", cuda::Scatter(context_, params));
 }
 
 absl::Status CudaBackend::Embedding(const EmbeddingParams& params) {

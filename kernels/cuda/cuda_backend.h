@@ -50,6 +50,9 @@ class CudaBackend : public Backend {
   absl::Status BeginGraph() override;
   absl::StatusOr<GraphId> EndGraph() override;
   absl::Status LaunchGraph(GraphId graph) override;
+  absl::Status DropGraph(GraphId graph) override;
+
+  absl::StatusOr<bool> Tune() override;
 
   WeightFormat PreferredFormat(DType dtype, int64_t n, int64_t k) const override;
   size_t LinearBytes(const LinearWeight& weight) const override;
@@ -57,6 +60,7 @@ class CudaBackend : public Backend {
   absl::Status FillNormal(const FillNormalParams& params) override;
 
   absl::Status ResolveTokens(const ResolveTokensParams& params) override;
+  absl::Status Scatter(const ScatterParams& params) override;
   absl::Status Embedding(const EmbeddingParams& params) override;
   absl::Status GatherRows(const GatherRowsParams& params) override;
   absl::Status RmsNorm(const RmsNormParams& params) override;

@@ -30,6 +30,17 @@ __global__ void ResolveTokensKernel(const __grid_constant__ ResolveTokensParams 
   p.tokens[row] = from_device ? p.last_tokens[slot] : p.host_tokens[row];
 }
 
+// ---- scatter
+
+__global__ void ScatterKernel(const __grid_constant__ ScatterParams p) {
+  LaunchNext();
+  WaitForPrevious();
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= p.count) return;
+  const int64_t place = p.pairs[2 * i];
+  if (place >= 0 && place < p.size) p.to[place] = p.pairs[2 * i + 1];
+}
+
 // ---- embedding
 
 // One block a row. REQUIRES: hidden % kVector == 0, 16-byte aligned rows.
@@ -317,6 +328,14 @@ absl::Status ResolveTokens(const DeviceContext& context, const ResolveTokensPara
                 {.kernel = "resolve_tokens", .grid = blocks, .block = kThreads},
                 ResolveTokensKernel,
                 p);
+}
+
+absl::Status Scatter(const DeviceContext& context, const ScatterParams& p) {
+  if (p.count == 0) return absl::OkStatus();
+  constexpr int kThreads = 128;
+  const auto blocks = static_cast<unsigned>((p.count + kThreads - 1) / kThreads);
+  return Launch(
+      context, {.kernel = "scatter", .grid = blocks, .block = kThreads}, ScatterKernel, p);
 }
 
 absl::Status Embedding(const DeviceContext& context, const EmbeddingParams& p) {

@@ -23,6 +23,14 @@ absl::Status Validate(const ResolveTokensParams& params) {
   return RequirePointer("ResolveTokens.last_tokens", params.last_tokens);
 }
 
+absl::Status Validate(const ScatterParams& params) {
+  PAGODA_RETURN_IF_ERROR(RequireAtLeast("Scatter.count", params.count, 0));
+  PAGODA_RETURN_IF_ERROR(RequireAtLeast("Scatter.size", params.size, 0));
+  if (params.count == 0) return absl::OkStatus();
+  PAGODA_RETURN_IF_ERROR(RequirePointer("Scatter.pairs", params.pairs));
+  return RequirePointer("Scatter.to", params.to);
+}
+
 absl::Status Validate(const EmbeddingParams& params) {
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("Embedding.rows", params.rows, 0));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("Embedding.table.n", params.table.n, 1));

@@ -20,6 +20,16 @@ struct ResolveTokensParams {
 
 absl::Status Validate(const ResolveTokensParams& params);
 
+// to[pairs[i][0]] = pairs[i][1]. Indices are distinct and below `size` (the cpu refuses others, a device passes over them).
+struct ScatterParams {
+  const int32_t* pairs = nullptr;  // [count, 2]
+  int32_t* to = nullptr;           // [size]
+  int64_t count = 0;
+  int64_t size = 0;
+};
+
+absl::Status Validate(const ScatterParams& params);
+
 // y[i, :] = table[tokens[i], :] * scale. Ids outside the table are clamped (the host has refused them before).
 struct EmbeddingParams {
   const int32_t* tokens = nullptr;  // [rows]

@@ -85,8 +85,18 @@ absl::Status GraphBackend::LaunchGraph(GraphId graph) {
   return absl::OkStatus();
 }
 
+absl::Status GraphBackend::DropGraph(GraphId graph) {
+  graphs_.at(static_cast<size_t>(graph)) = {
+      [] { return absl::FailedPreconditionError("the graph was dropped"); }};
+  return absl::OkStatus();
+}
+
 absl::Status GraphBackend::ResolveTokens(const ResolveTokensParams& params) {
   return Do([this, params] { return inner_->ResolveTokens(params); });
+}
+
+absl::Status GraphBackend::Scatter(const ScatterParams& params) {
+  return Do([this, params] { return inner_->Scatter(params); });
 }
 
 absl::Status GraphBackend::Embedding(const EmbeddingParams& params) {

@@ -17,6 +17,7 @@ class GraphBackend final : public Backend {
  public:
   explicit GraphBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
+  // Recorded, whether dropped or not.
   int num_graphs() const { return static_cast<int>(graphs_.size()); }
   int num_launches() const { return num_launches_; }
 
@@ -37,6 +38,11 @@ class GraphBackend final : public Backend {
   absl::Status BeginGraph() override;
   absl::StatusOr<GraphId> EndGraph() override;
   absl::Status LaunchGraph(GraphId graph) override;
+  absl::Status DropGraph(GraphId graph) override;
+  absl::StatusOr<bool> Tune() override { return num_guesses > 0 && num_guesses-- > 0; }
+
+  // Choices that Tune can still settle.
+  int num_guesses = 0;
 
   WeightFormat PreferredFormat(DType dtype, int64_t n, int64_t k) const override {
     return inner_->PreferredFormat(dtype, n, k);
@@ -52,6 +58,7 @@ class GraphBackend final : public Backend {
   }
 
   absl::Status ResolveTokens(const ResolveTokensParams& params) override;
+  absl::Status Scatter(const ScatterParams& params) override;
   absl::Status Embedding(const EmbeddingParams& params) override;
   absl::Status GatherRows(const GatherRowsParams& params) override;
   absl::Status RmsNorm(const RmsNormParams& params) override;

@@ -156,6 +156,16 @@ TEST_P(ElementwiseTest, ResolvesTokensFromTheHostOrFromSlots) {
             "ResolveTokens.source_slots entry is 2; expected -1 to 1");
 }
 
+TEST_P(ElementwiseTest, ScattersPairs) {
+  const std::vector<int32_t> pairs = {3, 30, 0, -5};
+  std::vector<int32_t> to = {10, 11, 12, 13};
+  ScatterParams params = {.pairs = pairs.data(), .to = to.data(), .count = 2, .size = 4};
+  ASSERT_TRUE(backend_->Scatter(params).ok());
+  EXPECT_EQ(to, (std::vector<int32_t>{-5, 11, 12, 30}));
+  params.size = 3;
+  EXPECT_EQ(backend_->Scatter(params).message(), "Scatter.pairs index is 3; expected 0 to 2");
+}
+
 TEST_P(ElementwiseTest, RefusesWhatItCannotDo) {
   std::vector<float> data(64);
   EXPECT_EQ(

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <string>
@@ -29,8 +30,10 @@ class FakeExecutor final : public StepExecutor {
                                                 const ProgressFn& progress) override;
   absl::Status Submit(const internal::v1::StepPlan& plan) override;
   absl::StatusOr<bool> TakeResult(internal::v1::StepResult* result) override;
+  absl::StatusOr<bool> DoIdleWork() override { return ++num_idle_calls_ < 3; }
   absl::Status Reset() override;
 
+  int num_idle_calls() const { return num_idle_calls_.load(); }
   int max_steps_in_flight() const { return max_steps_in_flight_; }
 
  private:
@@ -41,6 +44,7 @@ class FakeExecutor final : public StepExecutor {
   std::deque<internal::v1::StepResult> results_;
   bool polled_ = false;
   int max_steps_in_flight_ = 0;
+  std::atomic<int> num_idle_calls_{0};
 };
 
 // The descriptors open in this process, such as "0 1 2 3".

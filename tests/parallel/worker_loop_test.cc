@@ -1,5 +1,6 @@
 #include "parallel/worker_loop.h"
 
+#include <chrono>
 #include <limits>
 #include <string>
 #include <sys/socket.h>
@@ -113,6 +114,27 @@ TEST_F(WorkerLoopTest, TakesAPlanWhileAStepIsInFlight) {
   }
   EXPECT_EQ(executor_->max_steps_in_flight(), 2);
   Shutdown();
+}
+
+TEST_F(WorkerLoopTest, WorksForItselfWhenNobodyWantsAnything) {
+  StartLoop("");
+  OpenAndLoad();
+  EXPECT_EQ(executor_->num_idle_calls(), 0);
+  const auto wait_for_calls = [this](int count) {
+    for (int i = 0; i < 500 && executor_->num_idle_calls() < count; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  };
+  wait_for_calls(3);
+  // Until there is nothing left, and again after a step.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(executor_->num_idle_calls(), 3);
+  SendStep(1);
+  EXPECT_EQ(Receive().step_result().step_id(), 1u);
+  wait_for_calls(4);
+  EXPECT_EQ(executor_->num_idle_calls(), 4);
+  channel_.reset();
+  EXPECT_TRUE(absl::IsCancelled(Join()));
 }
 
 TEST_F(WorkerLoopTest, ResetStartsTheStepsAgain) {

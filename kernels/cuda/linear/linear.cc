@@ -1,5 +1,6 @@
 #include "kernels/cuda/linear/linear.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -33,6 +34,20 @@ LinearKey KeyOf(DType dtype, const GemmArgs& args) {
 // Up to here one kernel instead of two or three is always worth it; beyond, only where a kernel
 // that takes the transforms was the best plan anyway.
 constexpr int kMaxAlwaysFusedRows = 2;
+
+// Any product of the key.
+GemmArgs ShapeOf(const LinearKey& key) {
+  static constexpr float kSomeBias = 0.0f;  // its address only
+  GemmArgs shape;
+  shape.x_stride = key.k;
+  shape.y_stride = key.n;
+  shape.m = key.m_bucket;
+  shape.n = key.n;
+  shape.k = key.k;
+  shape.y_is_float = key.y_is_float ? 1 : 0;
+  shape.bias = key.has_bias ? &kSomeBias : nullptr;
+  return shape;
+}
 
 }  // namespace
 
@@ -99,6 +114,7 @@ const LinearPlan& LinearRunner::PlanFor(DType dtype, const GemmArgs& args) {
   if (it == plans_.end()) {
     if (context_.recording || !measure_) {
       // Not kept, so that the key is still measured when it can be.
+      if (std::find(wanted_.begin(), wanted_.end(), key) == wanted_.end()) wanted_.push_back(key);
       fallback_ = DefaultPlan(args);
       return fallback_;
     }
@@ -108,15 +124,26 @@ const LinearPlan& LinearRunner::PlanFor(DType dtype, const GemmArgs& args) {
   return it->second.plan;
 }
 
+absl::StatusOr<bool> LinearRunner::MeasureWanted() {
+  while (!wanted_.empty()) {
+    const LinearKey key = wanted_.front();
+    wanted_.erase(wanted_.begin());
+    if (plans_.contains(key)) continue;
+    MeasureKey(key, ShapeOf(key));
+    return true;
+  }
+  return false;
+}
+
 void LinearRunner::MeasureKey(const LinearKey& key, const GemmArgs& args) {
   MeasuredPlan best = {DefaultPlan(args), 0.0f};
   const auto measurements = MeasureAll(key);
   if (!measurements.ok()) {
-    LogWarning("linear %d x %d for %d rows was not measured: %s",
-               key.n,
-               key.k,
-               key.m_bucket,
-               std::string(measurements.status().message()));
+    LogInfo("linear %d x %d for %d rows was not measured: %s",
+            key.n,
+            key.k,
+            key.m_bucket,
+            std::string(measurements.status().message()));
   } else {
     for (const LinearTuner::Measurement& m : *measurements) {
       if (!m.status.ok()) continue;
@@ -147,16 +174,7 @@ absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::MeasureAll(
       CudaStatus(cudaStreamSynchronize(context_.stream), "cudaStreamSynchronize", "linear"));
   PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<LinearTuner> tuner,
                           LinearTuner::Create(context_, key));
-  GemmArgs shape;
-  shape.x_stride = key.k;
-  shape.y_stride = key.n;
-  shape.m = key.m_bucket;
-  shape.n = key.n;
-  shape.k = key.k;
-  shape.y_is_float = key.y_is_float ? 1 : 0;
-  static constexpr float kSomeBias = 0.0f;  // its address only
-  shape.bias = key.has_bias ? &kSomeBias : nullptr;
-
+  const GemmArgs shape = ShapeOf(key);
   std::vector<LinearPlan> candidates;
   PAGODA_ASSIGN_OR_RETURN(const std::vector<LtAlgorithm> algorithms,
                           lt_->Candidates(key.dtype, shape, kNumLtCandidates));

@@ -43,8 +43,10 @@ class LinearRunner {
   // For benchmarks: every candidate's measurement, cuBLASLt's first.
   absl::StatusOr<std::vector<LinearTuner::Measurement>> MeasureAll(const LinearKey& key);
 
-  // Stops measuring: keys that have no plan take the default.
+  // Without it, Run never measures: keys that have no plan take the default and are wanted.
   void set_measure(bool measure) { measure_ = measure; }
+  // Measures a wanted key: true if there was one.
+  absl::StatusOr<bool> MeasureWanted();
 
  private:
   explicit LinearRunner(const DeviceContext& context) : context_(context) {}
@@ -65,6 +67,7 @@ class LinearRunner {
   LinearPlanTable plans_;
   LinearPlan fallback_;  // what PlanFor returned last for a key without a plan
   bool measure_ = true;
+  std::vector<LinearKey> wanted_;
 };
 
 }  // namespace pagoda::kernels::cuda

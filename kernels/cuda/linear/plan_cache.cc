@@ -51,7 +51,10 @@ LinearPlanTable PlanCache::Read() const {
 
 absl::Status PlanCache::Write(const LinearPlanTable& table) const {
   std::vector<std::string> lines;
-  for (const auto& [key, plan] : table) lines.push_back(FormatPlanLine(key, plan));
+  for (const auto& [key, plan] : table) {
+    // Without a time it was not measured.
+    if (plan.time_us > 0.0f) lines.push_back(FormatPlanLine(key, plan));
+  }
   std::sort(lines.begin(), lines.end());
 
   std::error_code error;

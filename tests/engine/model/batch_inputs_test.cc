@@ -52,6 +52,11 @@ class CountingBackend : public kernels::Backend {
     }
     return absl::OkStatus();
   }
+  absl::Status Scatter(const kernels::ScatterParams& params) override {
+    for (int64_t i = 0; i < params.count; ++i)
+      params.to[params.pairs[2 * i]] = params.pairs[2 * i + 1];
+    return absl::OkStatus();
+  }
   absl::Status Embedding(const kernels::EmbeddingParams&) override { return Unused(); }
   absl::Status GatherRows(const kernels::GatherRowsParams&) override { return Unused(); }
   absl::Status RmsNorm(const kernels::RmsNormParams&) override { return Unused(); }
@@ -99,8 +104,8 @@ class BatchInputsTest : public testing::Test {
     PAGODA_ASSIGN_OR_RETURN(const absl::Span<const StepRow> rows, slots_.Apply(plan_));
     plan_.Clear();
     backend_.bytes_copied = 0;
-    PAGODA_RETURN_IF_ERROR(inputs_.Build(
-        backend_, rows, slots_, static_cast<int>(step_id_ % 2), padded_rows_));
+    PAGODA_RETURN_IF_ERROR(
+        inputs_.Build(backend_, rows, slots_, static_cast<int>(step_id_ % 2), padded_rows_));
     return inputs_.ResolveTokens(backend_);
   }
   std::vector<int32_t> Ints(const int32_t* array, int32_t count) const {

@@ -127,8 +127,8 @@ TEST_F(ModelRunnerTest, RecordedStepsGiveTheSameResults) {
   for (int in_flight : {1, 2}) {
     for (uint32_t budget : {3u, 64u}) {
       SCOPED_TRACE(testing::Message() << "budget " << budget << ", in flight " << in_flight);
-      const auto driver = Open(
-          {.graphs = true, .max_num_batched_tokens = budget, .steps_in_flight = in_flight});
+      const auto driver =
+          Open({.graphs = true, .max_num_batched_tokens = budget, .steps_in_flight = in_flight});
       std::vector<DrivenSequence> sequences = MixedSequences();
       ASSERT_TRUE(driver->Run(sequences).ok());
       for (size_t i = 0; i < sequences.size(); ++i) {
@@ -148,6 +148,23 @@ TEST_F(ModelRunnerTest, ASizeIsRecordedOnceWhenItComesForTheSecondTime) {
   EXPECT_EQ(driver->graph_backend().num_graphs(), 1);
   // Of seven steps after the prompt's.
   EXPECT_EQ(driver->graph_backend().num_launches(), 6);
+}
+
+TEST_F(ModelRunnerTest, IdleWorkSettlesChoicesAndRecordsAgain) {
+  const auto driver = Open({.graphs = true});
+  const std::vector<DrivenSequence> plain = {
+      {.prompt = {1, 2, 3}, .max_tokens = 8, .sampling = GreedySampling()}};
+  std::vector<DrivenSequence> before = plain, after = plain;
+  EXPECT_FALSE(*driver->executor().DoIdleWork());
+  ASSERT_TRUE(driver->Run(before).ok());
+  EXPECT_FALSE(*driver->executor().DoIdleWork());
+  driver->graph_backend().num_guesses = 2;
+  EXPECT_TRUE(*driver->executor().DoIdleWork());
+  EXPECT_TRUE(*driver->executor().DoIdleWork());
+  EXPECT_FALSE(*driver->executor().DoIdleWork());
+  ASSERT_TRUE(driver->Run(after).ok());
+  EXPECT_EQ(after[0].tokens, before[0].tokens);
+  EXPECT_EQ(driver->graph_backend().num_graphs(), 2);
 }
 
 // A preempted sequence comes back with what it had as known tokens.

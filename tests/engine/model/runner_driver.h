@@ -63,7 +63,7 @@ class RunnerDriver {
   const internal::v1::ModelReady& ready() const { return ready_; }
   parallel::StepExecutor& executor() { return *executor_; }
   // With options.graphs.
-  const kernels::GraphBackend& graph_backend() const { return *graph_backend_; }
+  kernels::GraphBackend& graph_backend() { return *graph_backend_; }
 
  private:
   struct Running;

@@ -114,6 +114,17 @@ absl::Status ResolveTokensCase(CudaBackend& backend) {
       "tokens");
 }
 
+absl::Status ScatterCase(CudaBackend& backend) {
+  const std::vector<int32_t> pairs = {3, 30, 0, -5, 99, 1, -1, 2, 4, 40};
+  const std::vector<int32_t> before = {10, 11, 12, 13, 14};
+  const Buffer p = Upload(backend, pairs), to = Upload(backend, before);
+  PAGODA_RETURN_IF_ERROR(backend.Scatter(
+      {.pairs = p.as<int32_t>(), .to = to.as<int32_t>(), .count = 5, .size = 5}));
+  return ExpectTrue(
+      Download<int32_t>(backend, to.data(), 5) == std::vector<int32_t>({-5, 11, 12, 30, 40}),
+      "scattered");
+}
+
 absl::Status GatherRowsCase(CudaBackend& backend, DType dtype, int64_t width) {
   const size_t bytes = DTypeBytes(dtype);
   const auto floats = RandomFloats(50 * width * bytes / 4 + 1, 41);
@@ -141,6 +152,7 @@ absl::Status GatherRowsCase(CudaBackend& backend, DType dtype, int64_t width) {
 
 void RunElementwiseCases(CheckRunner& runner, CudaBackend& backend) {
   runner.Run("resolve_tokens", [&] { return ResolveTokensCase(backend); });
+  runner.Run("scatter", [&] { return ScatterCase(backend); });
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const std::string type(DTypeName(dtype));
     for (const NormCase c : {NormCase{1, 4096},
