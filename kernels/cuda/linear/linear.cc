@@ -98,7 +98,8 @@ bool LinearRunner::Fits(const GemmArgs& args, const LinearPlan& plan) const {
 }
 
 LinearPlan LinearRunner::DefaultPlan(const GemmArgs& args) const {
-  if (args.m <= kMaxGemvRows) {
+  // From three rows on cuBLASLt's first choice is the better guess.
+  if (args.m <= kMaxAlwaysFusedRows) {
     for (const GemvRingConfig& config : {GemvRingConfig{16, 4, 1}, GemvRingConfig{16, 3, 1}}) {
       if (const LinearPlan ring = config; Fits(args, ring)) return ring;
     }
