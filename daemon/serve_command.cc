@@ -14,6 +14,7 @@
 #include "daemon/config/model_path.h"
 #include "daemon/config/setting.h"
 #include "daemon/config/setting_source.h"
+#include "daemon/config/setting_value.h"
 #include "daemon/exit_code.h"
 #include "daemon/server/listen_address.h"
 #include "daemon/server/model_loader.h"
@@ -81,7 +82,32 @@ SettingTexts FlagsOf(const CLI::App& command, const ServeArguments& arguments) {
   return flags;
 }
 
+// `--enable-prefix-caching false`: a switch takes no next argument, so its value would be MODEL.
+absl::Status ValueOfASwitch(absl::string_view argument) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("unexpected argument ",
+                   argument,
+                   ": a switch takes its value after =, as in --enable-prefix-caching=",
+                   argument,
+                   " (a model directory of that name: ./",
+                   argument,
+                   ")"));
+}
+
+absl::Status CheckModelArgument(const CLI::App& command, const ServeArguments& arguments) {
+  if (command.count("MODEL") == 0) return absl::OkStatus();
+  const std::string& model = arguments.values.at("MODEL");
+  if (ParseSwitch(model).ok()) return ValueOfASwitch(model);
+  if (command.count("--model") == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("MODEL is ",
+                                                 model,
+                                                 " and --model=",
+                                                 arguments.values.at("model"),
+                                                 ": expected one of the two"));
+}
+
 absl::Status UnknownArgument(absl::string_view argument) {
+  if (ParseSwitch(argument).ok()) return ValueOfASwitch(argument);
   if (!absl::StartsWith(argument, "-")) {
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected argument ",
@@ -100,6 +126,7 @@ absl::Status UnknownArgument(absl::string_view argument) {
 absl::StatusOr<MergedConfig> Configure(const CLI::App& command, const ServeArguments& arguments) {
   const std::vector<std::string> unknown = command.remaining();
   if (!unknown.empty()) return UnknownArgument(unknown.front());
+  PAGODA_RETURN_IF_ERROR(CheckModelArgument(command, arguments));
   SettingSources sources;
   sources.flags = FlagsOf(command, arguments);
   sources.environment = ReadEnvironment(environ);

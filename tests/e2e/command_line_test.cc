@@ -52,6 +52,26 @@ TEST(CommandLineTest, AMissingModelExitsWith3) {
   ExpectRefusal({"serve", "--check-config", "/tmp"}, 3, "config.json");
 }
 
+// Was taken for MODEL.
+TEST(CommandLineTest, AValueBesideItsSwitchIsRefused) {
+  const std::string expected =
+      "unexpected argument false: a switch takes its value after =, as in "
+      "--enable-prefix-caching=false";
+  ExpectRefusal({"serve", "--check-config", "--enable-prefix-caching", "false"}, 2, expected);
+  ExpectRefusal({"serve", DefaultModelDir(), "--enable-prefix-caching", "false"}, 2, expected);
+}
+
+TEST(CommandLineTest, TheModelIsNamedOnce) {
+  ExpectRefusal({"serve", "here", "--model=there", "--check-config"},
+                2,
+                "MODEL is here and --model=there: expected one of the two");
+  // One value overrides a place further down.
+  setenv("PAGODA_MODEL", "/nowhere/model", 1);
+  const CommandResult result = RunPagoda({"serve", DefaultModelDir(), "--check-config"});
+  unsetenv("PAGODA_MODEL");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 TEST(CommandLineTest, CheckConfigStartsNothing) {
   const CommandResult result =
       RunPagoda({"serve", DefaultModelDir(), "--check-config", "--max-model-len=1k"});
