@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -38,8 +39,24 @@ class Budget {
     return absl::OkStatus();
   }
   absl::Status SpendBytes(size_t bytes) { return Spend(static_cast<int64_t>(bytes / 16) + 1); }
+  // To visit all of a value.
+  absl::Status SpendVisit(const Value& value) { return Spend(CostOf(value)); }
+  // To compare two: the smaller is where it ends.
+  absl::Status SpendEqual(const Value& a, const Value& b) {
+    return Spend(std::min(CostOf(a), CostOf(b)));
+  }
+  // To look for one text in another, which takes up to the product of their lengths.
+  absl::Status SpendSearch(size_t text_bytes, size_t needle_bytes) {
+    const double cost =
+        (static_cast<double>(text_bytes) / 16 + 1) * (1 + static_cast<double>(needle_bytes) / 64);
+    return Spend(static_cast<int64_t>(std::min(cost, 1e15)));
+  }
 
  private:
+  static int64_t CostOf(const Value& value) {
+    return value.extent().num_nodes + static_cast<int64_t>(value.extent().text_bytes / 16);
+  }
+
   int64_t steps_left_;
 };
 

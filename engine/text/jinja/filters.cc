@@ -27,6 +27,11 @@ Result ToJsonFilter(const Value& value, const Arguments& arguments, Budget* budg
       return TemplateError("tojson: indent is outside 0 to 16");
     width = static_cast<int>(indent->as_int());
   }
+  if (value.extent().has_namespace) return TemplateError("tojson: a namespace has no JSON");
+  // Every element is on a line of its own, behind its indentation.
+  const Extent& extent = value.extent();
+  PAGODA_RETURN_IF_ERROR(
+      budget->SpendBytes(size_t{extent.num_nodes} * extent.depth * std::max(width, 0)));
   MarkedString json = ToJson(value, width, sort_keys != nullptr && sort_keys->Truthy());
   PAGODA_RETURN_IF_ERROR(budget->SpendBytes(json.text.size()));
   return Value::String(std::move(json));
@@ -50,12 +55,12 @@ Result Join(const Value& value, const Arguments& arguments, Budget* budget) {
   const Value* attribute = arguments.Get(1, "attribute");
   MarkedString out;
   for (size_t i = 0; i < items.size(); ++i) {
+    const size_t size_before = out.text.size();
     if (i > 0 && separator != nullptr) out.Append(separator->ToText());
     out.Append(
         (attribute != nullptr ? Attribute(items[i], attribute->ToText().text) : items[i]).ToText());
-    PAGODA_RETURN_IF_ERROR(budget->Spend(1));
+    PAGODA_RETURN_IF_ERROR(budget->SpendBytes(out.text.size() - size_before));
   }
-  PAGODA_RETURN_IF_ERROR(budget->SpendBytes(out.text.size()));
   return Value::String(std::move(out));
 }
 
@@ -100,7 +105,7 @@ Result Select(
         by_attribute ? Attribute(item, arguments.positional[0].ToText().text) : item;
     bool holds = subject.Truthy();
     if (!test.empty()) {
-      PAGODA_ASSIGN_OR_RETURN(holds, ApplyPredicate(test, subject, rest));
+      PAGODA_ASSIGN_OR_RETURN(holds, ApplyPredicate(test, subject, rest, budget));
     }
     if (holds == keep) kept.push_back(item);
     PAGODA_RETURN_IF_ERROR(budget->Spend(1));
@@ -184,7 +189,7 @@ Result Sort(const Value& value, const Arguments& arguments, Budget* budget) {
   const Value* attribute = arguments.Get(2, "attribute");
   const std::string name =
       attribute != nullptr && !attribute->is_none() ? attribute->ToText().text : "";
-  PAGODA_RETURN_IF_ERROR(budget->Spend(static_cast<int64_t>(items.size()) * 4));
+  for (int pass = 0; pass < 4; ++pass) PAGODA_RETURN_IF_ERROR(budget->SpendVisit(value));
   PAGODA_RETURN_IF_ERROR(
       SortBy(&items,
              IsTrue(arguments.Get(1, "case_sensitive")),
@@ -196,6 +201,7 @@ Result Sort(const Value& value, const Arguments& arguments, Budget* budget) {
 Result DictSort(const Value& value, const Arguments& arguments, Budget* budget) {
   PAGODA_ASSIGN_OR_RETURN(Value items_value, Items(value, {}, budget));
   List items = items_value.as_list();
+  for (int pass = 0; pass < 4; ++pass) PAGODA_RETURN_IF_ERROR(budget->SpendVisit(value));
   const Value* by = arguments.Get(1, "by");
   const size_t part = by != nullptr && by->ToText().text == "value" ? 1 : 0;
   PAGODA_RETURN_IF_ERROR(SortBy(&items,
@@ -209,7 +215,8 @@ Result Unique(const Value& value, const Arguments&, Budget* budget) {
   PAGODA_ASSIGN_OR_RETURN(List items, Elements(value, budget));
   List out;
   for (const Value& item : items) {
-    PAGODA_RETURN_IF_ERROR(budget->Spend(static_cast<int64_t>(out.size()) + 1));
+    PAGODA_RETURN_IF_ERROR(budget->Spend(1));
+    for (const Value& other : out) PAGODA_RETURN_IF_ERROR(budget->SpendEqual(item, other));
     const bool seen = std::any_of(out.begin(), out.end(), [&](const Value& other) {
       if (item.is_string() && other.is_string())
         return SortKey(item, false) == SortKey(other, false);
@@ -274,6 +281,8 @@ Result ToFloat(const Value& value, const Arguments& arguments, Budget*) {
 Result Abs(const Value& value, const Arguments&, Budget*) {
   if (value.is_float()) return Value::Float(std::fabs(value.as_float()));
   if (!value.is_number()) return TemplateError("abs needs a number");
+  if (value.as_int() == std::numeric_limits<int64_t>::min())
+    return TemplateError("an integer leaves 64 bits");
   return Value::Int(value.as_int() < 0 ? -value.as_int() : value.as_int());
 }
 
@@ -289,19 +298,25 @@ Result Sum(const Value& value, const Arguments& arguments, Budget* budget) {
   PAGODA_ASSIGN_OR_RETURN(List items, Elements(value, budget));
   const Value* attribute = arguments.Get(0, "attribute");
   double total = 0;
-  bool is_float = false;
+  int64_t integer_total = 0;
+  bool is_float = false, overflows = false;
   for (const Value& item : items) {
     const Value part = attribute != nullptr ? Attribute(item, attribute->ToText().text) : item;
     if (!part.is_number()) return TemplateError("sum needs numbers");
-    is_float |= part.is_float();
     total += part.as_float();
+    is_float = is_float || part.is_float();
+    if (!is_float && __builtin_add_overflow(integer_total, part.as_int(), &integer_total))
+      overflows = true;
   }
-  return is_float ? Value::Float(total) : Value::Int(static_cast<int64_t>(total));
+  if (is_float) return Value::Float(total);
+  if (overflows) return TemplateError("an integer leaves 64 bits");
+  return Value::Int(integer_total);
 }
 
 Result Extreme(const Value& value, Budget* budget, int wanted) {
   PAGODA_ASSIGN_OR_RETURN(List items, Elements(value, budget));
   if (items.empty()) return Value();
+  PAGODA_RETURN_IF_ERROR(budget->SpendVisit(value));
   size_t best = 0;
   for (size_t i = 1; i < items.size(); ++i) {
     PAGODA_ASSIGN_OR_RETURN(int order, Compare(items[i], items[best]));
@@ -345,12 +360,12 @@ Result Indent(const Value& value, const Arguments& arguments, Budget* budget) {
     const size_t newline = std::min(text.text.find('\n', begin), text.text.size());
     const size_t end = std::min(newline + 1, text.text.size());
     const bool is_blank = newline == begin;
+    PAGODA_RETURN_IF_ERROR(budget->SpendBytes(prefix.text.size() + (end - begin)));
     if ((begin > 0 || first) && (blank || !is_blank)) out.Append(prefix);
     out.Append(text.Substr(begin, end - begin));
     if (newline == text.text.size()) break;
     begin = end;
   }
-  PAGODA_RETURN_IF_ERROR(budget->SpendBytes(out.text.size()));
   return Value::String(std::move(out));
 }
 

@@ -17,6 +17,17 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
+// Of statements and expressions within each other, over all macros that run: evaluation recurses.
+constexpr int kMaxEvaluationDepth = 1500;
+
+absl::Status CheckExtent(const Extent& extent) {
+  if (extent.depth > kMaxExtent.depth)
+    return TemplateError(absl::StrCat("a value is nested deeper than ", kMaxExtent.depth));
+  if (extent.num_nodes > kMaxExtent.num_nodes || extent.text_bytes > kMaxExtent.text_bytes)
+    return TemplateError("a value is too large");
+  return absl::OkStatus();
+}
+
 // What a statement did to the loop around it.
 enum class Flow { kNext, kBreak, kContinue };
 
@@ -58,9 +69,23 @@ class Interpreter {
     return absl::OkStatus();
   }
 
+  // Before every node; the caller counts depth_ down after it.
+  absl::Status Enter() {
+    PAGODA_RETURN_IF_ERROR(budget_.Spend(1));
+    if (depth_ >= kMaxEvaluationDepth) return TemplateError("evaluation is nested too deeply");
+    ++depth_;
+    return absl::OkStatus();
+  }
+
   // ---- Statements.
   absl::StatusOr<Flow> Execute(const Node& node) {
-    PAGODA_RETURN_IF_ERROR(budget_.Spend(1));
+    PAGODA_RETURN_IF_ERROR(Enter());
+    absl::StatusOr<Flow> flow = ExecuteNode(node);
+    --depth_;
+    return flow;
+  }
+
+  absl::StatusOr<Flow> ExecuteNode(const Node& node) {
     switch (node.kind) {
       case NodeKind::kText:
         PAGODA_RETURN_IF_ERROR(Write(node.constant.as_string()));
@@ -121,8 +146,13 @@ class Interpreter {
     const Value target = Lookup(node.names[0]);
     if (!target.is_namespace())
       return TemplateError("cannot assign attribute on non-namespace object");
+    if (value.extent().has_namespace) return NestedNamespace();
     target.as_namespace().attributes.Set(node.name, std::move(value));
     return absl::OkStatus();
+  }
+
+  static absl::Status NestedNamespace() {
+    return TemplateError("a namespace cannot hold a namespace");
   }
 
   absl::StatusOr<Flow> ExecuteFor(const Node& node) {
@@ -181,7 +211,14 @@ class Interpreter {
 
   // ---- Expressions.
   Result Evaluate(const Node& node) {
-    PAGODA_RETURN_IF_ERROR(budget_.Spend(1));
+    PAGODA_RETURN_IF_ERROR(Enter());
+    Result value = EvaluateNode(node);
+    --depth_;
+    if (value.ok()) PAGODA_RETURN_IF_ERROR(CheckExtent(value->extent()));
+    return value;
+  }
+
+  Result EvaluateNode(const Node& node) {
     switch (node.kind) {
       case NodeKind::kLiteral:
         return node.constant;
@@ -213,7 +250,8 @@ class Interpreter {
       case NodeKind::kTest: {
         PAGODA_ASSIGN_OR_RETURN(Value operand, Evaluate(*node.children[0]));
         PAGODA_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(node));
-        PAGODA_ASSIGN_OR_RETURN(bool holds, ApplyPredicate(node.name, operand, arguments));
+        PAGODA_ASSIGN_OR_RETURN(bool holds,
+                                ApplyPredicate(node.name, operand, arguments, &budget_));
         return Value::Bool(holds != node.negated);
       }
       case NodeKind::kUnary: {
@@ -308,7 +346,7 @@ class Interpreter {
     }
     for (size_t i = 0; i < node.names.size(); ++i) {
       PAGODA_ASSIGN_OR_RETURN(Value right, Evaluate(*node.children[i + 1]));
-      PAGODA_ASSIGN_OR_RETURN(bool holds, ComparisonOperator(node.names[i], left, right));
+      PAGODA_ASSIGN_OR_RETURN(bool holds, ComparisonOperator(node.names[i], left, right, &budget_));
       if (!holds) return Value::Bool(false);
       left = std::move(right);
     }
@@ -347,7 +385,10 @@ class Interpreter {
       if (!arguments.positional.empty() && arguments.positional[0].is_dict())
         dict = arguments.positional[0].as_dict();
       for (const auto& [key, value] : arguments.named) dict.Set(key, value);
-      return name == "dict" ? Value::DictOf(std::move(dict)) : Value::NamespaceOf(std::move(dict));
+      Value made = Value::DictOf(std::move(dict));
+      if (name == "dict") return made;
+      if (made.extent().has_namespace) return NestedNamespace();
+      return Value::NamespaceOf(made.as_dict());
     }
     if (name == "range") return Range(arguments, &budget_);
     if (name == "strftime_now") return StrftimeNow(arguments);
@@ -413,6 +454,7 @@ class Interpreter {
   size_t scope_floor_ = 0;  // scopes below it belong to the callers of the running macro
   MarkedString output_;
   int macro_depth_ = 0;
+  int depth_ = 0;
 };
 
 }  // namespace

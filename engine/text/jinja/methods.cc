@@ -297,8 +297,12 @@ Result DictMethod(const Value& object,
   return TemplateError(absl::StrCat("'dict' object has no method '", name, "'"));
 }
 
-Result ListMethod(const Value& object, absl::string_view name, const Arguments& arguments) {
+Result ListMethod(const Value& object,
+                  absl::string_view name,
+                  const Arguments& arguments,
+                  Budget* budget) {
   if ((name == "index" || name == "count") && arguments.positional.size() == 1) {
+    PAGODA_RETURN_IF_ERROR(budget->SpendVisit(object));
     int64_t count = 0;
     const List& list = object.as_list();
     for (size_t i = 0; i < list.size(); ++i) {
@@ -323,11 +327,15 @@ Result CallMethod(const Value& object,
     const auto it = StringMethods().find(name);
     if (it == StringMethods().end())
       return TemplateError(absl::StrCat("'str' object has no method '", name, "'"));
-    PAGODA_RETURN_IF_ERROR(budget->SpendBytes(object.as_string().text.size()));
+    // Most look for their argument in the text.
+    const bool has_needle = !arguments.positional.empty() && arguments.positional[0].is_string();
+    PAGODA_RETURN_IF_ERROR(
+        budget->SpendSearch(object.as_string().text.size(),
+                            has_needle ? arguments.positional[0].as_string().text.size() : 0));
     return it->second(object.as_string(), arguments, budget);
   }
   if (object.is_dict()) return DictMethod(object, name, arguments, budget);
-  if (object.is_list()) return ListMethod(object, name, arguments);
+  if (object.is_list()) return ListMethod(object, name, arguments, budget);
   if (object.is_undefined())
     return TemplateError(absl::StrCat("'", object.undefined_name(), "' is undefined"));
   return TemplateError(absl::StrCat("'", object.TypeName(), "' object has no method '", name, "'"));

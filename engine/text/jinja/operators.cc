@@ -127,14 +127,16 @@ Result BinaryOperator(absl::string_view op, const Value& left, const Value& righ
 
 absl::StatusOr<bool> ComparisonOperator(absl::string_view op,
                                         const Value& left,
-                                        const Value& right) {
-  if (op == "==") return Equal(left, right);
-  if (op == "!=") return !Equal(left, right);
-  if (op == "in") return Contains(right, left);
+                                        const Value& right,
+                                        Budget* budget) {
+  if (op == "in") return Contains(right, left, budget);
   if (op == "not in") {
-    PAGODA_ASSIGN_OR_RETURN(bool inside, Contains(right, left));
+    PAGODA_ASSIGN_OR_RETURN(bool inside, Contains(right, left, budget));
     return !inside;
   }
+  PAGODA_RETURN_IF_ERROR(budget->SpendEqual(left, right));
+  if (op == "==") return Equal(left, right);
+  if (op == "!=") return !Equal(left, right);
   PAGODA_ASSIGN_OR_RETURN(int order, Compare(left, right));
   if (op == "<") return order < 0;
   if (op == "<=") return order <= 0;

@@ -16,7 +16,8 @@ absl::StatusOr<Value> BinaryOperator(absl::string_view op,
 // == != < <= > >= in, not in.
 absl::StatusOr<bool> ComparisonOperator(absl::string_view op,
                                         const Value& left,
-                                        const Value& right);
+                                        const Value& right,
+                                        Budget* budget);
 // object[begin:end:step] of a string or list; parts that are none are absent.
 absl::StatusOr<Value> Slice(
     const Value& object, const Value& begin, const Value& end, const Value& step, Budget* budget);

@@ -17,6 +17,8 @@ namespace {
 // Nesting of a template, of expressions and statements together: deeper ones are refused, since
 // parsing recurses.
 constexpr int kMaxDepth = 200;
+// Operators in a row nest to the left: their tree is as high as they are many.
+constexpr int kMaxOperators = 1000;
 
 class Parser {
  public:
@@ -83,6 +85,11 @@ class Parser {
     int* depth;
   };
 
+  absl::Status CountOperator() {
+    if (++num_operators_ > kMaxOperators) return Error("an expression is too long");
+    return absl::OkStatus();
+  }
+
   // ---- Statements.
   // Up to a block tag whose word is in `ends` (left to the caller, past "{%"), or to the end where
   // there is none.
@@ -91,6 +98,7 @@ class Parser {
     if (depth_ > kMaxDepth) return Error("nested too deeply");
     NodePtr block = New(NodeKind::kBlock);
     while (true) {
+      num_operators_ = 0;
       const Token& token = Peek();
       if (token.kind == TokenKind::kEnd) {
         if (ends.size() > 0) return Error(absl::StrCat("missing {% ", *(ends.end() - 1), " %}"));
@@ -274,6 +282,7 @@ class Parser {
     if (depth_ > kMaxDepth) return Error("nested too deeply");
     PAGODA_ASSIGN_OR_RETURN(NodePtr value, ParseOr());
     while (TakeWord("if")) {
+      PAGODA_RETURN_IF_ERROR(CountOperator());
       NodePtr conditional = New(NodeKind::kConditional, "", std::move(value));
       PAGODA_ASSIGN_OR_RETURN(NodePtr condition, ParseOr());
       NodePtr otherwise;
@@ -298,6 +307,7 @@ class Parser {
       for (absl::string_view op : operators) {
         if (!PeekIs(kind, op)) continue;
         ++at_;
+        PAGODA_RETURN_IF_ERROR(CountOperator());
         NodePtr binary = New(NodeKind::kBinary, std::string(op), std::move(left));
         PAGODA_ASSIGN_OR_RETURN(NodePtr right, (this->*next)());
         binary->children.push_back(std::move(right));
@@ -468,6 +478,7 @@ class Parser {
   // it is long.
   absl::StatusOr<NodePtr> ParsePostfix(NodePtr node) {
     for (int length = 0;; ++length) {
+      if (length > 0) PAGODA_RETURN_IF_ERROR(CountOperator());
       if (length > kMaxDepth) return Error("an expression is too long");
       if (TakeOp(".")) {
         if (Peek().kind == TokenKind::kInt) {
@@ -568,6 +579,7 @@ class Parser {
   size_t at_ = 0;
   int depth_ = 0;
   int loop_depth_ = 0;
+  int num_operators_ = 0;  // of one statement
 };
 
 }  // namespace

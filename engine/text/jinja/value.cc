@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -26,32 +27,88 @@ void Dict::Set(const std::string& key, Value value) {
   }
 }
 
-Value Value::FromJson(const nlohmann::ordered_json& json) {
+void Extent::Add(const Extent& part) {
+  num_nodes = static_cast<uint32_t>(std::min<uint64_t>(uint64_t{num_nodes} + part.num_nodes,
+                                                       std::numeric_limits<uint32_t>::max()));
+  if (__builtin_add_overflow(text_bytes, part.text_bytes, &text_bytes))
+    text_bytes = std::numeric_limits<uint64_t>::max();
+  depth = static_cast<uint16_t>(
+      std::max<int>(depth, std::min<int>(part.depth + 1, std::numeric_limits<uint16_t>::max())));
+  has_namespace = has_namespace || part.has_namespace;
+}
+
+Value Value::String(MarkedString s) {
+  const Extent extent = {.text_bytes = s.text.size()};
+  Value value(std::make_shared<const MarkedString>(std::move(s)));
+  value.extent_ = extent;
+  return value;
+}
+
+Value Value::ListOf(List list, bool is_tuple) {
+  Extent extent = {.depth = 1};
+  for (const Value& item : list) extent.Add(item.extent());
+  Value value(std::make_shared<const List>(std::move(list)));
+  value.is_tuple_ = is_tuple;
+  value.extent_ = extent;
+  return value;
+}
+
+Value Value::DictOf(Dict dict) {
+  Extent extent = {.depth = 1};
+  for (const auto& [key, item] : dict.entries()) {
+    extent.Add(item.extent());
+    extent.text_bytes += key.size();
+  }
+  Value value(std::make_shared<const Dict>(std::move(dict)));
+  value.extent_ = extent;
+  return value;
+}
+
+Value Value::NamespaceOf(Dict dict) {
+  Value value(std::make_shared<Namespace>(Namespace{std::move(dict)}));
+  value.extent_.has_namespace = true;
+  return value;
+}
+
+namespace {
+
+Value ConvertJson(const nlohmann::ordered_json& json, int depth) {
   using Kind = nlohmann::ordered_json::value_t;
   switch (json.type()) {
     case Kind::boolean:
-      return Bool(json.get<bool>());
+      return Value::Bool(json.get<bool>());
     case Kind::number_integer:
+      return Value::Int(json.get<int64_t>());
     case Kind::number_unsigned:
-      return Int(json.get<int64_t>());
+      if (json.get<uint64_t>() > std::numeric_limits<int64_t>::max())
+        return Value::Float(json.get<double>());
+      return Value::Int(json.get<int64_t>());
     case Kind::number_float:
-      return Float(json.get<double>());
+      return Value::Float(json.get<double>());
     case Kind::string:
-      return String(MarkedString(json.get<std::string>(), false));
+      return Value::String(MarkedString(json.get<std::string>(), false));
     case Kind::array: {
       List list;
-      for (const auto& item : json) list.push_back(FromJson(item));
-      return ListOf(std::move(list));
+      for (const auto& item : json) {
+        if (depth <= kMaxExtent.depth) list.push_back(ConvertJson(item, depth + 1));
+      }
+      return Value::ListOf(std::move(list));
     }
     case Kind::object: {
       Dict dict;
-      for (const auto& [key, item] : json.items()) dict.Set(key, FromJson(item));
-      return DictOf(std::move(dict));
+      for (const auto& [key, item] : json.items()) {
+        if (depth <= kMaxExtent.depth) dict.Set(key, ConvertJson(item, depth + 1));
+      }
+      return Value::DictOf(std::move(dict));
     }
     default:
-      return NoneValue();
+      return Value::NoneValue();
   }
 }
+
+}  // namespace
+
+Value Value::FromJson(const nlohmann::ordered_json& json) { return ConvertJson(json, 0); }
 
 bool Value::Truthy() const {
   if (is_undefined() || is_none()) return false;
@@ -273,7 +330,6 @@ class JsonWriter {
     if (value.is_bool()) return Put(value.Truthy() ? "true" : "false");
     if (value.is_list()) return WriteList(value.as_list(), depth);
     if (value.is_dict()) return WriteDict(value.as_dict(), depth);
-    if (value.is_namespace()) return WriteDict(value.as_namespace().attributes, depth);
     Put(value.ToText().text);
   }
 

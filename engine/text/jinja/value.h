@@ -39,6 +39,20 @@ struct MarkedString {
 class Value;
 struct Node;
 
+// All that a value holds. Copies share lists and dicts, so a few operations make a value of any
+// size; what is written, compared or destroyed is as large as this says.
+struct Extent {
+  uint32_t num_nodes = 1;  // saturates, as the others
+  uint64_t text_bytes = 0;
+  uint16_t depth = 0;  // of lists and dicts; a namespace is a leaf, since it changes later
+  bool has_namespace = false;
+
+  void Add(const Extent& part);
+};
+// A template that makes more is refused.
+inline constexpr Extent kMaxExtent = {
+    .num_nodes = 500'000, .text_bytes = uint64_t{64} << 20, .depth = 100};
+
 // Insertion-ordered, as Python's dict.
 class Dict {
  public:
@@ -76,22 +90,17 @@ class Value {
   static Value Bool(bool b) { return Value(b); }
   static Value Int(int64_t i) { return Value(i); }
   static Value Float(double d) { return Value(d); }
-  static Value String(MarkedString s) {
-    return Value(std::make_shared<const MarkedString>(std::move(s)));
-  }
+  static Value String(MarkedString s);
   // Text that the template wrote.
   static Value Trusted(std::string s) { return String(MarkedString(std::move(s), true)); }
-  static Value ListOf(List list, bool is_tuple = false) {
-    Value value(std::make_shared<const List>(std::move(list)));
-    value.is_tuple_ = is_tuple;
-    return value;
-  }
-  static Value DictOf(Dict dict) { return Value(std::make_shared<const Dict>(std::move(dict))); }
-  static Value NamespaceOf(Dict dict) {
-    return Value(std::make_shared<Namespace>(Namespace{std::move(dict)}));
-  }
+  static Value ListOf(List list, bool is_tuple = false);
+  static Value DictOf(Dict dict);
+  // REQUIRES: no value of `dict` holds a namespace, here and in every later assignment; namespaces
+  // could hold themselves otherwise.
+  static Value NamespaceOf(Dict dict);
   static Value MacroOf(const Node* node) { return Value(Macro{node}); }
-  // Strings of `json` are marked untrusted.
+  // Strings of `json` are marked untrusted. What is nested deeper than kMaxExtent is left out, and
+  // the value too deep to be used.
   static Value FromJson(const nlohmann::ordered_json& json);
 
   bool is_undefined() const { return Is<Undefined>(); }
@@ -122,6 +131,7 @@ class Value {
   Namespace& as_namespace() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
   const Macro& as_macro() const { return std::get<Macro>(data_); }
 
+  const Extent& extent() const { return extent_; }
   bool Truthy() const;
   // Python's type name, for messages.
   absl::string_view TypeName() const;
@@ -150,6 +160,7 @@ class Value {
                Macro>
       data_;
   bool is_tuple_ = false;
+  Extent extent_;
 };
 
 // ==, with Python's numeric rules.
