@@ -15,7 +15,7 @@ constexpr absl::string_view kNotSpace = R"(\P{White_Space})";
 constexpr absl::string_view kWordMembers = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 
 // Escaped letters that both dialects read the same way.
-constexpr absl::string_view kSameLetters = "dDnrtfvaexAzZ";
+constexpr absl::string_view kSameLetters = "dDnrtfaexAzZ";
 
 class Translator {
  public:
@@ -65,6 +65,9 @@ class Translator {
       case 'w':
         Replace(2, in_class_ ? std::string(kWordMembers) : absl::StrCat("[", kWordMembers, "]"));
         return absl::OkStatus();
+      case 'v':  // one character; PCRE2 means every kind of vertical space
+        Replace(2, "\\x0B");
+        return absl::OkStatus();
       case 'p':
       case 'P':
         return Property();
@@ -113,6 +116,8 @@ class Translator {
       return absl::StartsWith(rest_, "]") ? Refuse("] first in a class") : absl::OkStatus();
     }
     if (absl::StartsWith(rest_, "(?")) return Group();
+    // PCRE2's verbs and options, such as (*ACCEPT).
+    if (absl::StartsWith(rest_, "(*")) return Refuse("(*");
     if (rest_.front() == '{') return Interval();
     Copy(1);
     return absl::OkStatus();

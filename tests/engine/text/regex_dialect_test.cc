@@ -62,6 +62,10 @@ TEST(RegexDialect, LinesAndDotsAreRubys) {
   EXPECT_THAT(Matches("a.", "a\na\r"), ElementsAre("a\r"));
 }
 
+TEST(RegexDialect, AVerticalTabIsOneCharacter) {
+  EXPECT_THAT(Matches(R"(\v|[\vx])", "a\n\u2028\v\f\rx"), ElementsAre("\v", "x"));
+}
+
 TEST(RegexDialect, CaseIsFolded) {
   EXPECT_THAT(Matches("(?i:'ll|é)", "'LL'lLÉ"), ElementsAre("'LL", "'lL", "É"));
 }
@@ -85,6 +89,8 @@ TEST(RegexDialect, WhatDiffersIsRefusedWithItsPlace) {
       {"a\\", "a backslash at the end"},
       {R"(\pL)", "\\p"},
       {R"(\u0041)", "\\u"},
+      {"a(*ACCEPT)b", "(* at byte 1"},
+      {"(*NO_JIT)a", "(* at byte 0"},
   };
   for (const auto& [pattern, message] : kCases) {
     const auto translated = TranslatePattern(pattern);
