@@ -60,10 +60,12 @@ bool CallResult::Sequence::SameOutput(const Sequence& other) const {
 
 CallResult Generate(v1::InferenceService::Stub& stub,
                     const v1::GenerateRequest& request,
-                    absl::Duration timeout) {
+                    absl::Duration timeout,
+                    bool waits_for_daemon) {
   CallResult result;
   grpc::ClientContext context;
   SetDeadline(timeout, &context);
+  context.set_wait_for_ready(waits_for_daemon);
   v1::GenerateResponse response;
   result.status = stub.Generate(&context, request, &response);
   result.started = response.started();
@@ -75,7 +77,8 @@ CallResult Generate(v1::InferenceService::Stub& stub,
         from.text(),
         {from.token_ids().begin(), from.token_ids().end()},
         {from.logprobs().begin(), from.logprobs().end()},
-        from.finished()};
+        from.finished(),
+        1};
   }
   return result;
 }
@@ -90,8 +93,10 @@ CallResult StreamGenerate(v1::InferenceService::Stub& stub,
 
 OpenStream::OpenStream(v1::InferenceService::Stub& stub,
                        const v1::GenerateRequest& request,
-                       absl::Duration timeout) {
+                       absl::Duration timeout,
+                       bool waits_for_daemon) {
   SetDeadline(timeout, &context_);
+  context_.set_wait_for_ready(waits_for_daemon);
   reader_ = stub.StreamGenerate(&context_, AsStream(request));
 }
 
@@ -99,9 +104,15 @@ bool OpenStream::Read() {
   v1::StreamGenerateResponse message;
   if (!reader_->Read(&message)) return false;
   ++result.num_messages;
-  if (message.has_started()) result.started = message.started();
-  if (message.has_finished())
-    result.sequences[message.finished().index()].finished = message.finished();
+  if (message.has_started()) {
+    result.started = message.started();
+    ++result.num_started;
+  }
+  if (message.has_finished()) {
+    CallResult::Sequence& sequence = result.sequences[message.finished().index()];
+    sequence.finished = message.finished();
+    ++sequence.num_finished;
+  }
   if (!message.has_delta()) return true;
   const v1::Delta& delta = message.delta();
   CallResult::Sequence& sequence = result.sequences[delta.index()];

@@ -25,6 +25,7 @@ struct CallResult {
     std::vector<uint32_t> token_ids;
     std::vector<v1::TokenLogprobs> logprobs;
     v1::Finished finished;
+    int num_finished = 0;
 
     // The tokens and the bits of their log-probabilities are the same.
     bool SameOutput(const Sequence& other) const;
@@ -32,13 +33,16 @@ struct CallResult {
   std::map<uint32_t, Sequence> sequences;
   std::vector<v1::TokenLogprobs> prompt_logprobs;
   int num_messages = 0;
+  int num_started = 0;
 
   const Sequence& first() const { return sequences.at(0); }
 };
 
+// A call to a daemon that does not listen waits for it, unless told otherwise.
 CallResult Generate(v1::InferenceService::Stub& stub,
                     const v1::GenerateRequest& request,
-                    absl::Duration timeout = absl::Seconds(120));
+                    absl::Duration timeout = absl::Seconds(120),
+                    bool waits_for_daemon = true);
 CallResult StreamGenerate(v1::InferenceService::Stub& stub,
                           const v1::GenerateRequest& request,
                           absl::Duration timeout = absl::Seconds(120));
@@ -48,7 +52,8 @@ class OpenStream {
  public:
   OpenStream(v1::InferenceService::Stub& stub,
              const v1::GenerateRequest& request,
-             absl::Duration timeout = absl::Seconds(120));
+             absl::Duration timeout = absl::Seconds(120),
+             bool waits_for_daemon = true);
 
   // Reads one message into `result`; false when there is no more.
   bool Read();

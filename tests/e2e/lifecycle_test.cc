@@ -12,6 +12,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/calls.h"
+#include "tests/e2e/health_watch.h"
 #include "tests/e2e/test_daemon.h"
 
 namespace pagoda::e2e {
@@ -76,6 +77,43 @@ TEST_F(Lifecycle, HealthAnswersForEveryName) {
   request.set_service("no.such.Service");
   HealthCheckResponse response;
   EXPECT_EQ(health_->Check(&context, request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+// ---- Health.Watch, which load balancers keep open
+
+TEST_F(Lifecycle, WatchSeesTheEndOfTheStart) {
+  TestDaemonOptions options = SlowDevice();
+  options.wait_until_serving = false;
+  Start(std::move(options));
+  HealthWatch watch(daemon_->grpc_address());
+  ASSERT_TRUE(watch.ReadUntil(true)) << daemon_->Log();
+  EXPECT_TRUE(Generate(daemon_->stub(), StreamOf(1)).status.ok());
+}
+
+TEST_F(Lifecycle, WatchSeesADrainBeforeItsStreamsEnd) {
+  Start(SlowDevice());
+  HealthWatch watch(daemon_->grpc_address()), whole_server(daemon_->grpc_address(), "");
+  ASSERT_TRUE(watch.ReadUntil(true));
+  ASSERT_TRUE(whole_server.ReadUntil(true));
+  OpenStreams(1, 50);
+  daemon_->Signal(SIGTERM);
+  ASSERT_TRUE(watch.ReadUntil(false));
+  ASSERT_TRUE(whole_server.ReadUntil(false));
+  EXPECT_TRUE(streams_[0]->Finish().ok());
+  EXPECT_EQ(streams_[0]->result.first().token_ids.size(), 50u);
+  // Never back to SERVING.
+  EXPECT_THAT(watch.ReadRest(), ::testing::Each(false));
+  EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
+}
+
+TEST_F(Lifecycle, WatchSeesALostWorker) {
+  Start(SlowDevice());
+  HealthWatch watch(daemon_->grpc_address());
+  ASSERT_TRUE(watch.ReadUntil(true));
+  for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGKILL);
+  EXPECT_TRUE(watch.ReadUntil(false));
+  EXPECT_THAT(watch.ReadRest(), ::testing::Each(false));
+  EXPECT_EQ(ExitCode(absl::Seconds(10)), 5) << daemon_->Log();
 }
 
 // Asked as grpcurl asks, in bytes: list_services is field 7 of ServerReflectionRequest.

@@ -99,7 +99,8 @@ std::string DefaultModelDir() { return PAGODA_SOURCE_DIR "/deploy/models/fable-7
 
 absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions options) {
   std::unique_ptr<TestDaemon> daemon(new TestDaemon);
-  daemon->dir_ = MakeTempDir();
+  daemon->owns_dir_ = options.dir.empty();
+  daemon->dir_ = daemon->owns_dir_ ? MakeTempDir() : options.dir;
   daemon->grpc_address_ = absl::StrCat("unix:", daemon->dir_, "/grpc.sock");
   daemon->metrics_port_ = FreePort();
   std::vector<std::string> command = {
@@ -145,7 +146,7 @@ TestDaemon::~TestDaemon() {
     waitpid(pid_, nullptr, 0);
   }
   std::error_code ignored;
-  if (!dir_.empty()) fs::remove_all(dir_, ignored);
+  if (owns_dir_) fs::remove_all(dir_, ignored);
 }
 
 std::vector<pid_t> TestDaemon::WorkerPids() const {
@@ -234,6 +235,21 @@ absl::StatusOr<int> TestDaemon::WaitForExit(absl::Duration timeout) {
   if (!exit_code_) return absl::DeadlineExceededError("daemon still runs");
   return *exit_code_;
 }
+
+PagodaProcess::PagodaProcess(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {PagodaBinary()};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  pid_ = Spawn(command, null_fd, null_fd, null_fd);
+  close(null_fd);
+}
+
+PagodaProcess::~PagodaProcess() {
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+void PagodaProcess::Signal(int signal) const { kill(pid_, signal); }
 
 CommandResult RunPagoda(const std::vector<std::string>& arguments,
                         absl::Duration timeout,

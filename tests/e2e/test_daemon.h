@@ -32,6 +32,9 @@ struct TestDaemonOptions {
   std::string model_dir = DefaultModelDir();
   // After the addresses, before nothing: later flags win.
   std::vector<std::string> flags;
+  // Of the socket and the log, for a daemon that follows another there; empty: one of its own,
+  // which goes with it.
+  std::string dir;
   // False: Start returns as soon as the process runs.
   bool wait_until_serving = true;
 };
@@ -79,6 +82,7 @@ class TestDaemon {
   pid_t pid_ = -1;
   absl::optional<int> exit_code_;
   std::string dir_;
+  bool owns_dir_ = false;
   std::string grpc_address_;
   int metrics_port_ = 0;
   std::unique_ptr<v1::InferenceService::Stub> stub_;
@@ -93,5 +97,19 @@ struct CommandResult {
 CommandResult RunPagoda(const std::vector<std::string>& arguments,
                         absl::Duration timeout = absl::Seconds(30),
                         absl::string_view standard_input = "");
+
+// A `pagoda` command that runs beside the test, its output unread; killed when destroyed.
+class PagodaProcess {
+ public:
+  explicit PagodaProcess(const std::vector<std::string>& arguments);
+  ~PagodaProcess();
+  PagodaProcess(const PagodaProcess&) = delete;
+  PagodaProcess& operator=(const PagodaProcess&) = delete;
+
+  void Signal(int signal) const;
+
+ private:
+  pid_t pid_ = -1;
+};
 
 }  // namespace pagoda::e2e
