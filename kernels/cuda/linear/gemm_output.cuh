@@ -21,9 +21,29 @@ struct PairPlace {
   bool in_cache = false;
 };
 
-// Of row m, of the first (which = 0) or second (1) column of a pair. REQUIRES: WaitForPrevious was
-// called.
-__device__ __forceinline__ PairPlace FindPairPlace(const GemmArgs& a, int m, int pair, int which) {
+// Where a row of x goes in the sequence and in the cache: of kRope, read once for all pairs.
+struct RowPlace {
+  int32_t position = 0;
+  int64_t at = -1;  // element of the cache where the row's keys of head 0 begin; -1: nowhere
+};
+
+// REQUIRES: WaitForPrevious was called.
+__device__ __forceinline__ RowPlace FindRowPlace(const GemmArgs& a, int m) {
+  RowPlace place;
+  if (a.output != OutputTransform::kRope) return place;
+  const RopeOutput& r = a.rope;
+  const int slot = r.kv_slots[m];
+  place.position = min(max(r.positions[m], 0), r.max_position);
+  // Padding rows and slots outside the pool write nothing.
+  if (slot < 0 || slot >= r.num_slots) return place;
+  const int block = slot / r.block_size;
+  place.at = block * r.block_stride + int64_t{slot - block * r.block_size} * r.head_dim;
+  return place;
+}
+
+// Of row m, of the first (which = 0) or second (1) column of a pair.
+__device__ __forceinline__ PairPlace
+FindPairPlace(const GemmArgs& a, const RowPlace& row, int m, int pair, int which) {
   PairPlace place;
   if (a.output == OutputTransform::kSiluMul) {
     if (which == 0) place.at = m * a.y_stride + pair;
@@ -36,8 +56,7 @@ __device__ __forceinline__ PairPlace FindPairPlace(const GemmArgs& a, int m, int
   const int in_head = i + which * half;
   const bool is_value = head >= r.num_q_heads + r.num_kv_heads;
   if (!is_value) {
-    const int position = min(max(r.positions[m], 0), r.max_position);
-    const float* angles = r.cos_sin + int64_t{position} * r.head_dim + i;
+    const float* angles = r.cos_sin + int64_t{row.position} * r.head_dim + i;
     place.cosine = angles[0];
     place.sine = angles[half];
   }
@@ -47,13 +66,9 @@ __device__ __forceinline__ PairPlace FindPairPlace(const GemmArgs& a, int m, int
   }
   place.in_cache = true;
   place.factor = is_value ? r.v_factor : r.k_factor;
-  const int slot = r.kv_slots[m];
-  // Padding rows and slots outside the pool write nothing.
-  if (slot < 0 || slot >= r.num_slots) return place;
-  const int block = slot / r.block_size;
+  if (row.at < 0) return place;
   const int kv_head = head - r.num_q_heads - (is_value ? r.num_kv_heads : 0);
-  place.at = block * r.block_stride + (is_value ? r.v_offset : 0) + kv_head * r.head_stride +
-             int64_t{slot - block * r.block_size} * r.head_dim + in_head;
+  place.at = row.at + (is_value ? r.v_offset : 0) + kv_head * r.head_stride + in_head;
   return place;
 }
 

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
       if (v < num_vectors) w[r][u] = LoadWeights16(rows[r] + v);
     }
   }
-  PrefetchNormWeight(a);
+  const EarlyNorm early = LoadNormEarly(a);
   WaitForPrevious();
 
   // Lane m * kRows + r finishes output (m, r).
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
   const bool finishes = lane < kM * kRows && out_n < a.n;
   const float addend = finishes ? Addend<T>(a, out_m, out_n) : 0.0f;
 
-  StageInput<T, kM>(a, shared, scratch);
+  StageInput<T, kM>(a, early, shared, scratch);
   float acc[kRows][kM][2] = {};
   for (int base = lane; base < num_vectors; base += 32 * kDepth) {
 #pragma unroll

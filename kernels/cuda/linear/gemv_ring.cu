@@ -11,7 +11,6 @@ namespace {
 // with four stages each (64 KB in flight on an SM, half as much again as the latency of memory asks
 // for) leave half the SM to the next kernel.
 constexpr int kStageBytes = 2048;
-constexpr int kStageVectors = kStageBytes / 16;
 constexpr int kMaxWarps = 16;
 // The runtime keeps 1 KB of each block for itself.
 constexpr int kReservedBytes = 1024;
@@ -19,6 +18,12 @@ constexpr int kReservedBytes = 1024;
 // Outputs a warp computes at a time: with several rows of x, two share the unpacking of x. Which of
 // the two changes no sum: a lane meets the same k in the same order.
 constexpr int RowsAtOnce(int m, bool paired) { return m == 1 && !paired ? 1 : 2; }
+
+// Of two rows that lie far apart each has a whole stage's bytes; a ring has one such stage less.
+constexpr int StageBytes(bool paired) { return paired ? 2 * kStageBytes : kStageBytes; }
+int NumStages(const GemvRingConfig& config, bool paired) {
+  return paired ? std::max(config.stages - 1, 2) : config.stages;
+}
 
 // Of each warp's part of what is prefetched, in one instruction.
 constexpr int kPrefetchBytes = 4096;
@@ -36,6 +41,7 @@ template <typename T, int kM, bool kPaired>
 __global__ void __launch_bounds__(kMaxWarps * 32)
     GemvRingKernel(const __grid_constant__ GemmArgs a, int num_stages) {
   constexpr int kRows = RowsAtOnce(kM, kPaired);
+  constexpr int kStageVectors = StageBytes(kPaired) / 16;
   constexpr int kChunkVectors = kStageVectors / kRows;  // of one row
   extern __shared__ __align__(128) uint4 shared[];
   __shared__ float scratch[kM * 32];
@@ -79,9 +85,13 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     BarrierInitFence();
     for (int s = 0; s < num_stages && next.group < num_groups; ++s) issue(s);
   }
-  PrefetchNormWeight(a);
+  const EarlyNorm early = LoadNormEarly(a);
   WaitForPrevious();
-  StageInput<T, kM>(a, x, scratch);
+  RowPlace row_place;
+  if constexpr (kPaired) {
+    if (lane < kM * kRows) row_place = FindRowPlace(a, lane / kRows);
+  }
+  StageInput<T, kM>(a, early, x, scratch);
 
   int stage = 0;
   uint32_t parity = 0;
@@ -94,7 +104,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
     const float addend = finishes ? Addend<T>(a, out_m, out_n) : 0.0f;
     PairPlace place;
     if constexpr (kPaired) {
-      if (finishes) place = FindPairPlace(a, out_m, group, lane % kRows);
+      if (finishes) place = FindPairPlace(a, row_place, out_m, group, lane % kRows);
     }
     float acc[kRows][kM][2] = {};
     for (int chunk = 0; chunk < num_chunks; ++chunk) {
@@ -152,8 +162,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
 }
 
 size_t SharedBytes(const GemvRingConfig& config, const GemmArgs& a) {
-  const size_t stages = size_t{1} * config.warps * config.stages;
-  return stages * (kStageBytes + sizeof(uint64_t)) + size_t{2} * a.m * a.k;
+  const bool paired = a.output != OutputTransform::kNone;
+  const size_t stages = size_t{1} * config.warps * NumStages(config, paired);
+  return stages * (StageBytes(paired) + sizeof(uint64_t)) + size_t{2} * a.m * a.k;
 }
 
 // Shared memory of which blocks_per_sm blocks fit on an SM and no more. With room for one more, the
@@ -180,7 +191,7 @@ absl::Status LaunchVariant(const DeviceContext& context,
        .shared_bytes = std::max(SharedBytes(config, a), ExclusiveSharedBytes(context, config))},
       GemvRingKernel<T, kM, kPaired>,
       a,
-      config.stages);
+      NumStages(config, kPaired));
 }
 
 template <typename T, int kM>

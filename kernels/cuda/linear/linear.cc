@@ -18,6 +18,9 @@ constexpr size_t kLtWorkspaceBytes = size_t{34} << 20;
 constexpr int kMaxSkinnyTiles = 16384;
 // Of cuBLASLt's ranking, what is measured. The best is among the first eight for all shapes seen.
 constexpr int kNumLtCandidates = 8;
+// Up to here our own kernels win within a step. Beyond, some win when they run after themselves,
+// and lose between others, where each waits for the other's shared memory.
+constexpr int kMaxOwnRows = 2;
 // Beyond this a plan computes something else than cuBLASLt; bfloat16 outputs differ by 2^-8 of the
 // largest at most.
 constexpr float kMostRelativeError = 0.02f;
@@ -30,10 +33,6 @@ LinearKey KeyOf(DType dtype, const GemmArgs& args) {
           .k = args.k,
           .m_bucket = LinearBucket(args.m)};
 }
-
-// Up to here one kernel instead of two or three is always worth it; beyond, only where a kernel
-// that takes the transforms was the best plan anyway.
-constexpr int kMaxAlwaysFusedRows = 2;
 
 // Any product of the key.
 GemmArgs ShapeOf(const LinearKey& key) {
@@ -98,8 +97,7 @@ bool LinearRunner::Fits(const GemmArgs& args, const LinearPlan& plan) const {
 }
 
 LinearPlan LinearRunner::DefaultPlan(const GemmArgs& args) const {
-  // From three rows on cuBLASLt's first choice is the better guess.
-  if (args.m <= kMaxAlwaysFusedRows) {
+  if (args.m <= kMaxOwnRows) {
     for (const GemvRingConfig& config : {GemvRingConfig{16, 4, 1}, GemvRingConfig{16, 3, 1}}) {
       if (const LinearPlan ring = config; Fits(args, ring)) return ring;
     }
@@ -138,7 +136,7 @@ absl::StatusOr<bool> LinearRunner::MeasureWanted() {
 
 void LinearRunner::MeasureKey(const LinearKey& key, const GemmArgs& args) {
   MeasuredPlan best = {DefaultPlan(args), 0.0f};
-  const auto measurements = MeasureAll(key);
+  const auto measurements = Measure(key, key.m_bucket <= kMaxOwnRows);
   if (!measurements.ok()) {
     LogInfo("linear %d x %d for %d rows was not measured: %s",
             key.n,
@@ -170,6 +168,11 @@ void LinearRunner::MeasureKey(const LinearKey& key, const GemmArgs& args) {
 
 absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::MeasureAll(
     const LinearKey& key) {
+  return Measure(key, /*has_own=*/true);
+}
+
+absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::Measure(const LinearKey& key,
+                                                                            bool has_own) {
   // Workspaces are shared with what the stream still runs.
   PAGODA_RETURN_IF_ERROR(
       CudaStatus(cudaStreamSynchronize(context_.stream), "cudaStreamSynchronize", "linear"));
@@ -181,7 +184,7 @@ absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::MeasureAll(
                           lt_->Candidates(key.dtype, shape, kNumLtCandidates));
   for (const LtAlgorithm& algorithm : algorithms) candidates.emplace_back(algorithm);
   for (const LinearPlan& plan : OwnCandidates(key.m_bucket)) {
-    if (!Fits(shape, plan)) continue;
+    if (!has_own || !Fits(shape, plan)) continue;
     const auto* swapped = std::get_if<SwappedConfig>(&plan);
     if (swapped == nullptr || SwappedIsBalanced(context_, *swapped, shape)) {
       candidates.push_back(plan);
@@ -232,7 +235,7 @@ std::optional<LinearPlan> LinearRunner::FusedPlan(DType dtype, const GemmArgs& a
   const bool fuses =
       std::holds_alternative<GemvRingConfig>(plan) || std::holds_alternative<SwappedConfig>(plan);
   if (fuses && Fits(args, plan)) return plan;
-  if (args.m > kMaxAlwaysFusedRows) return std::nullopt;
+  if (args.m > kMaxOwnRows) return std::nullopt;
   const LinearPlan ring = DefaultPlan(args);
   if (std::holds_alternative<GemvRingConfig>(ring) && Fits(args, ring)) return ring;
   return std::nullopt;

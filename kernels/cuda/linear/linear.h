@@ -55,6 +55,7 @@ class LinearRunner {
   LinearPlan DefaultPlan(const GemmArgs& args) const;
   const LinearPlan& PlanFor(DType dtype, const GemmArgs& args);
   std::optional<LinearPlan> FusedPlan(DType dtype, const GemmArgs& args);
+  absl::StatusOr<std::vector<LinearTuner::Measurement>> Measure(const LinearKey& key, bool has_own);
   void MeasureKey(const LinearKey& key, const GemmArgs& args);
 
   // ---- Constant after Init.

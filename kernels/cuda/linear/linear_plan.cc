@@ -30,7 +30,8 @@ PlanWords ToWords(const LinearPlan& plan) {
     return {"ring", {number(ring->warps), number(ring->stages), number(ring->blocks_per_sm)}};
   }
   if (const auto* swapped = std::get_if<SwappedConfig>(&plan)) {
-    return {"swapped", {number(swapped->tile_rows), number(swapped->split)}};
+    return {"swapped",
+            {number(swapped->tile_rows), number(swapped->split), number(swapped->blocks_per_sm)}};
   }
   const auto& skinny = std::get<SkinnyConfig>(plan);
   return {"skinny", {number(skinny.stages), number(skinny.blocks_per_sm)}};
@@ -50,8 +51,8 @@ absl::StatusOr<LinearPlan> FromWords(const PlanWords& words) {
     return GemvRingConfig{number(0), number(1), number(2)};
   } else if (words.kind == "skinny" && words.numbers.size() == 2) {
     return SkinnyConfig{number(0), number(1)};
-  } else if (words.kind == "swapped" && words.numbers.size() == 2) {
-    return SwappedConfig{number(0), number(1)};
+  } else if (words.kind == "swapped" && words.numbers.size() == 3) {
+    return SwappedConfig{number(0), number(1), number(2)};
   }
   return absl::InvalidArgumentError(absl::StrCat("plan of unknown kind '", words.kind, "'"));
 }
@@ -96,8 +97,9 @@ std::vector<LinearPlan> OwnCandidates(int32_t m_bucket) {
     plans.insert(plans.end(), {SkinnyConfig{4, 1}, SkinnyConfig{6, 1}, SkinnyConfig{4, 2}});
   }
   if (m_bucket >= 2 && m_bucket <= kMaxSwappedRows) {
-    for (const int tile_rows : {128, 256}) {
-      for (const int split : {1, 2, 4, 8}) plans.emplace_back(SwappedConfig{tile_rows, split});
+    for (const int split : {1, 2, 4, 8}) {
+      plans.emplace_back(SwappedConfig{256, split, 1});
+      plans.emplace_back(SwappedConfig{128, split, 2});
     }
   }
   return plans;
@@ -112,7 +114,12 @@ std::string PlanText(const LinearPlan& plan) {
         "ring warps=", ring->warps, " stages=", ring->stages, " blocks=", ring->blocks_per_sm);
   }
   if (const auto* swapped = std::get_if<SwappedConfig>(&plan)) {
-    return absl::StrCat("swapped rows=", swapped->tile_rows, " split=", swapped->split);
+    return absl::StrCat("swapped rows=",
+                        swapped->tile_rows,
+                        " split=",
+                        swapped->split,
+                        " blocks=",
+                        swapped->blocks_per_sm);
   }
   if (const auto* skinny = std::get_if<SkinnyConfig>(&plan)) {
     return absl::StrCat("skinny stages=", skinny->stages, " blocks=", skinny->blocks_per_sm);

@@ -191,15 +191,16 @@ __device__ __forceinline__ void Produce(const GemmArgs& a,
 }
 
 // Sum over the cluster, in the order of its blocks, of four neighbouring columns.
-__device__ __forceinline__ void SumColumns(const Places& at,
-                                           int split,
-                                           int float_index,
-                                           float (&sum)[4]) {
+template <int kSplit>
+__device__ __forceinline__ void SumColumns(const Places& at, int float_index, float (&sum)[4]) {
   const uint32_t address = at.sums + float_index * 4;
+  float4 parts[kSplit];
+#pragma unroll
+  for (int rank = 0; rank < kSplit; ++rank) parts[rank] = LoadOfBlock(OfBlock(address, rank));
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum[i] = 0.0f;
-  for (int rank = 0; rank < split; ++rank) {
-    const float4 v = LoadOfBlock(OfBlock(address, rank));
+#pragma unroll
+  for (const float4& v : parts) {
     sum[0] += v.x;
     sum[1] += v.y;
     sum[2] += v.z;
@@ -208,11 +209,13 @@ __device__ __forceinline__ void SumColumns(const Places& at,
 }
 
 // This block's share of a tile's columns to y.
-template <typename T, int kTokens, int kBoxes>
-__device__ __forceinline__ void FinishColumns(
-    const GemmArgs& a, const Places& at, int split, int rank, int tile) {
+template <typename T, int kTokens, int kBoxes, int kSplit>
+__device__ __forceinline__ void FinishColumns(const GemmArgs& a,
+                                              const Places& at,
+                                              int rank,
+                                              int tile) {
   using L = Layout<kTokens, kBoxes>;
-  const int vectors = L::kTileRows / 4 / split;
+  const int vectors = L::kTileRows / 4 / kSplit;
   const bool packs = !a.y_is_float && a.y_stride % 4 == 0 && a.n % 4 == 0 &&
                      reinterpret_cast<uintptr_t>(a.y) % 8 == 0;
   for (int i = threadIdx.x; i < vectors * a.m; i += kConsumers) {
@@ -221,7 +224,7 @@ __device__ __forceinline__ void FinishColumns(
     const int column = tile * L::kTileRows + in_tile;
     if (column >= a.n) continue;
     float sum[4];
-    SumColumns(at, split, token * L::kSumStride + in_tile, sum);
+    SumColumns<kSplit>(at, token * L::kSumStride + in_tile, sum);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (column + j < a.n) sum[j] += Addend<T>(a, token, column + j);
@@ -239,12 +242,14 @@ __device__ __forceinline__ void FinishColumns(
 }
 
 // The same for a tile of pairs.
-template <typename T, int kTokens, int kBoxes>
-__device__ __forceinline__ void FinishPairs(
-    const GemmArgs& a, const Places& at, int split, int rank, int tile) {
+template <typename T, int kTokens, int kBoxes, int kSplit>
+__device__ __forceinline__ void FinishPairs(const GemmArgs& a,
+                                            const Places& at,
+                                            int rank,
+                                            int tile) {
   using L = Layout<kTokens, kBoxes>;
   constexpr int kPairs = L::kTileRows / 2;
-  const int vectors = kPairs / 4 / split;
+  const int vectors = kPairs / 4 / kSplit;
   const int distance = a.output == OutputTransform::kSiluMul ? kPairs : a.pair_distance;
   for (int i = threadIdx.x; i < vectors * a.m; i += kConsumers) {
     const int token = i / vectors;
@@ -253,18 +258,31 @@ __device__ __forceinline__ void FinishPairs(
     if (2 * pair >= a.n) continue;
     // Four pairs do not cross the end of a head: half a head is a multiple of 4.
     const int in_tile = pair_in_tile + pair_in_tile / distance * distance;
+    const RowPlace row = FindRowPlace(a, token);
     float first[4], second[4];
-    SumColumns(at, split, token * L::kSumStride + in_tile, first);
-    SumColumns(at, split, token * L::kSumStride + in_tile + distance, second);
+    SumColumns<kSplit>(at, token * L::kSumStride + in_tile, first);
+    SumColumns<kSplit>(at, token * L::kSumStride + in_tile + distance, second);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if (2 * (pair + j) >= a.n) break;
       const int column = PairColumn(a, pair + j);
       first[j] += Addend<T>(a, token, column);
       second[j] += Addend<T>(a, token, column + a.pair_distance);
-      StorePair<T>(a, FindPairPlace(a, token, pair + j, 0), 0, first[j], second[j]);
-      StorePair<T>(a, FindPairPlace(a, token, pair + j, 1), 1, second[j], first[j]);
+      StorePair<T>(a, FindPairPlace(a, row, token, pair + j, 0), 0, first[j], second[j]);
+      StorePair<T>(a, FindPairPlace(a, row, token, pair + j, 1), 1, second[j], first[j]);
     }
+  }
+}
+
+template <typename T, int kTokens, int kBoxes, int kSplit>
+__device__ __forceinline__ void FinishTile(const GemmArgs& a,
+                                           const Places& at,
+                                           int rank,
+                                           int tile) {
+  if (a.output == OutputTransform::kNone) {
+    FinishColumns<T, kTokens, kBoxes, kSplit>(a, at, rank, tile);
+  } else {
+    FinishPairs<T, kTokens, kBoxes, kSplit>(a, at, rank, tile);
   }
 }
 
@@ -339,10 +357,14 @@ __device__ __forceinline__ void Consume(const GemmArgs& a,
       if (threadIdx.x < s.split) ArriveAt(OfBlock(at.ready, threadIdx.x));
       WaitForCluster(at.ready, tile_parity);
     }
-    if (a.output == OutputTransform::kNone) {
-      FinishColumns<T, kTokens, kBoxes>(a, at, s.split, rank, tile);
+    if (s.split == 1) {
+      FinishTile<T, kTokens, kBoxes, 1>(a, at, rank, tile);
+    } else if (s.split == 2) {
+      FinishTile<T, kTokens, kBoxes, 2>(a, at, rank, tile);
+    } else if (s.split == 4) {
+      FinishTile<T, kTokens, kBoxes, 4>(a, at, rank, tile);
     } else {
-      FinishPairs<T, kTokens, kBoxes>(a, at, s.split, rank, tile);
+      FinishTile<T, kTokens, kBoxes, 8>(a, at, rank, tile);
     }
     if (s.split > 1) {
       NamedBarrierSync(kConsumerBarrier, kConsumers);
@@ -353,7 +375,7 @@ __device__ __forceinline__ void Consume(const GemmArgs& a,
 }
 
 template <typename T, int kTokens, int kBoxes>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, kBoxes == 1 ? 2 : 1)
     SwappedKernel(const __grid_constant__ GemmArgs a,
                   const __grid_constant__ CUtensorMap weight_map,
                   const __grid_constant__ CUtensorMap input_map,
@@ -426,7 +448,7 @@ Schedule MakeSchedule(const DeviceContext& context,
                 .num_chunks = CeilDiv(a.k, kChunkK),
                 .split = config.split};
   if (a.output == OutputTransform::kSiluMul) s.num_tiles = CeilDiv(a.pair_distance, kBoxRows);
-  const int most = std::max(1, context.num_sms / config.split);
+  const int most = std::max(1, context.num_sms * config.blocks_per_sm / config.split);
   // As few clusters as take the same number of rounds: all end together.
   const int rounds = CeilDiv(s.num_tiles, most);
   s.num_clusters = CeilDiv(s.num_tiles, rounds);
@@ -434,9 +456,13 @@ Schedule MakeSchedule(const DeviceContext& context,
 }
 
 template <int kTokens, int kBoxes>
-int NumStages(const DeviceContext& context) {
+int NumStages(const DeviceContext& context, const SwappedConfig& config) {
   using L = Layout<kTokens, kBoxes>;
-  return std::min((context.max_block_shared_bytes - L::kFixedBytes) / L::kStageBytes, kMaxStages);
+  // The runtime keeps 1 KB of each block for itself.
+  constexpr int kReservedBytes = 1024;
+  const int available =
+      (context.max_block_shared_bytes + kReservedBytes) / config.blocks_per_sm - kReservedBytes;
+  return std::min((available - L::kFixedBytes) / L::kStageBytes, kMaxStages);
 }
 
 template <typename T, int kTokens, int kBoxes>
@@ -445,7 +471,7 @@ absl::Status LaunchVariant(const DeviceContext& context,
                            const GemmArgs& a) {
   using L = Layout<kTokens, kBoxes>;
   Schedule s = MakeSchedule(context, config, a);
-  s.num_stages = NumStages<kTokens, kBoxes>(context);
+  s.num_stages = NumStages<kTokens, kBoxes>(context, config);
   PAGODA_ASSIGN_OR_RETURN(
       const CUtensorMap weight_map,
       MakeMatrixMap(
@@ -488,8 +514,13 @@ bool SwappedFits(const DeviceContext& context, const SwappedConfig& config, cons
   if (config.split != 1 && config.split != 2 && config.split != 4 && config.split != 8) {
     return false;
   }
+  if (config.blocks_per_sm != 1 && (config.blocks_per_sm != 2 || config.tile_rows != 128)) {
+    return false;
+  }
   constexpr int kLeastStages = 2;
-  if (NumStages<64, 2>(context) < kLeastStages) return false;
+  const int stages = config.tile_rows == 128 ? NumStages<64, 1>(context, config)
+                                             : NumStages<64, 2>(context, config);
+  if (stages < kLeastStages) return false;
   if (CeilDiv(a.k, kChunkK) < config.split || !GemmVectorAligned(a)) return false;
   switch (a.output) {
     case OutputTransform::kNone:

@@ -15,8 +15,9 @@ namespace pagoda::kernels::cuda {
 inline constexpr int kMaxSwappedRows = 64;
 
 struct SwappedConfig {
-  int tile_rows = 256;  // of the weight: 128 or 256
-  int split = 1;        // blocks of a cluster: 1, 2, 4 or 8
+  int tile_rows = 256;    // of the weight: 128 or 256
+  int split = 1;          // blocks of a cluster: 1, 2, 4 or 8
+  int blocks_per_sm = 1;  // shared memory for 1 or 2; two need tiles of 128 rows (registers)
 };
 
 // Whether the shape and alignment allow it.

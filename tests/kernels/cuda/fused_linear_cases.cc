@@ -303,16 +303,17 @@ void RunFusedLinearCases(CheckRunner& runner, CudaBackend& backend) {
       for (const int tile_rows : {128, 256}) {
         runner.Run(absl::StrFormat("fused/swapped/rope/m%d/split%d/rows%d", m, split, tile_rows),
                    [&] {
-                     PAGODA_RETURN_IF_ERROR(Rope(backend,
-                                                 DType::kFloat16,
-                                                 m,
-                                                 {4, 2, 64},
-                                                 SwappedConfig{tile_rows, std::min(split, 4)}));
+                     PAGODA_RETURN_IF_ERROR(
+                         Rope(backend,
+                              DType::kFloat16,
+                              m,
+                              {4, 2, 64},
+                              SwappedConfig{tile_rows, std::min(split, 4), 256 / tile_rows}));
                      return Rope(backend,
                                  DType::kBFloat16,
                                  m,
                                  {9, 3, 128},
-                                 SwappedConfig{tile_rows, std::min(split, 4)});
+                                 SwappedConfig{tile_rows, std::min(split, 4), 256 / tile_rows});
                    });
       }
     }

@@ -318,7 +318,7 @@ absl::Status PlanFile() {
                                  LinearPlan(GemvConfig{2, 8}),
                                  LinearPlan(GemvRingConfig{16, 3, 2}),
                                  LinearPlan(SkinnyConfig{6, 1}),
-                                 LinearPlan(SwappedConfig{128, 8})}) {
+                                 LinearPlan(SwappedConfig{128, 8, 2})}) {
     const std::string line = FormatPlanLine(key, {plan, 12.5f});
     const auto parsed = ParsePlanLine(line);
     PAGODA_RETURN_IF_ERROR(parsed.status());
