@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/elementwise.h"
@@ -15,6 +16,10 @@
 
 namespace pagoda::kernels::cuda {
 namespace {
+
+// What the backend itself takes, before any model; less is free where other processes hold the
+// device's memory.
+constexpr size_t kLeastFreeBytes = size_t{256} << 20;
 
 absl::Status CheckDriver() {
   int driver_version = 0;
@@ -56,7 +61,9 @@ absl::Status CudaBackend::Open(const BackendOptions& options) {
   PAGODA_RETURN_IF_ERROR(CheckDeviceIndex(options.device_index));
   const int device = options.device_index;
   const auto check = [](cudaError_t error, absl::string_view call) {
-    return CudaStatus(error, call, "opening the device");
+    return WithDeviceFault(
+        CudaStatus(error, call, "opening the device"),
+        error == cudaErrorMemoryAllocation ? DeviceFault::kNoMemory : DeviceFault::kNone);
   };
   PAGODA_RETURN_IF_ERROR(check(cudaSetDevice(device), "cudaSetDevice"));
   cudaDeviceProp properties = {};
@@ -64,6 +71,13 @@ absl::Status CudaBackend::Open(const BackendOptions& options) {
       check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
   if (properties.major != 9 || properties.minor != 0) {
     return UnsupportedDeviceError(properties.name, properties.major, properties.minor);
+  }
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  PAGODA_RETURN_IF_ERROR(check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
+  if (free_bytes < kLeastFreeBytes) {
+    return DeviceOutOfMemoryError(
+        "kernels and workspaces", kLeastFreeBytes, free_bytes, total_bytes);
   }
   context_.device_index = device;
   context_.name = properties.name;
