@@ -110,33 +110,8 @@ sanitize() {
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
   [ -n "$sanitizer" ] || { echo "no compute-sanitizer"; return 77; }
   [ -x "$bin/$name" ] || { echo "$name is not in the archive"; return 77; }
-  "$sanitizer" --tool "$tool" --error-exitcode 9 --print-limit 20 "$bin/$name" "$@"
-}
-
-# The daemon and its worker under memcheck: a few tokens of the small model, steps recorded and replayed.
-sanitize_daemon() {
-  local address=unix:$work/sanitized.sock sanitizer pid code=0
-  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
-  [ -n "$sanitizer" ] || { echo "no compute-sanitizer"; return 77; }
-  "$sanitizer" --tool memcheck --target-processes all --error-exitcode 9 --print-limit 20 "$bin/pagoda" serve \
-    "$root/deploy/models/fable-7m" --device="$device" --grpc-address="$address" --metrics-address=127.0.0.1:0 \
-    --kv-cache-memory=64MiB --max-num-seqs=8 --max-num-batched-tokens=256 --step-timeout=120s >"$work/sanitized.log" 2>&1 &
-  pid=$!
-  for _ in $(seq 600); do
-    "$bin/pagoda" health --address "$address" >/dev/null 2>&1 && break
-    kill -0 "$pid" 2>/dev/null || break
-    sleep 0.2
-  done
-  for i in 1 2 3; do
-    "$bin/pagoda" generate --address "$address" --temperature "0.$i" --top-p 0.9 --max-tokens 12 "Once upon a time" || code=1
-  done
-  # The worker first: what it did is told when it ends.
-  pkill -TERM -P "$pid" -f "pagoda serve" || kill -TERM "$pid"
-  wait "$pid" || code=$?
-  cat "$work/sanitized.log"
-  grep -q "ERROR SUMMARY: 0 errors" "$work/sanitized.log" || code=1
-  ! grep -q "ERROR SUMMARY: [1-9]" "$work/sanitized.log" || code=1
-  return "$code"
+  # Some cases ask for more memory than there is.
+  "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 9 --print-limit 20 "$bin/$name" "$@"
 }
 
 # Greedy tokens of the prompt `short` against golden.json. In bf16 a near tie may go the other way, and then all that
@@ -300,7 +275,7 @@ run() {
 
   # `timeout` runs programs, not functions: a part that is a function runs in a shell of its own.
   export root results device work bin
-  export -f check sanitize sanitize_daemon daemon conformance reference served fails faults
+  export -f check sanitize daemon conformance reference served fails faults
   part machine 60 bash -c 'nvidia-smi; uname -a; nproc; free -g; "$0"/pagoda version; ldd "$0"/pagoda "$0"/pagoda_cuda.so | grep "not found"; true' "$bin"
   part check/backend 300 bash -c 'check cuda_backend_check'
   part check/attention 300 bash -c 'check cuda_attention_check'
@@ -308,11 +283,10 @@ run() {
   part daemon/conformance 300 bash -c 'conformance "Conformance.*"'
   part daemon/faults 120 bash -c 'faults'
   part reference/8b 300 bash -c 'reference'
-  part sanitizer/memcheck 150 bash -c 'sanitize memcheck cuda_backend_check sample/edges/600 backend/ resolve_tokens gather_rows linear/op/m1 pack_linear/bfloat16'
-  part sanitizer/racecheck 150 bash -c 'sanitize racecheck cuda_backend_check sample/edges/600 gather_rows rms_norm/bfloat16'
+  part sanitizer/memcheck 150 bash -c 'sanitize memcheck cuda_backend_check sample/edges/600 backend/ resolve_tokens scatter gather_rows linear/op/m1 fused pack_linear/bfloat16'
+  part sanitizer/racecheck 150 bash -c 'sanitize racecheck cuda_backend_check sample/edges/600 scatter gather_rows rms_norm/bfloat16'
   part sanitizer/initcheck 150 bash -c 'sanitize initcheck cuda_backend_check sample/edges/600 gather_rows'
   part sanitizer/synccheck 150 bash -c 'sanitize synccheck cuda_backend_check sample/edges/600 linear/op/m1'
-  part sanitizer/daemon 200 bash -c 'sanitize_daemon'
   part bench/kernels 300 bash -c 'check cuda_kernels_bench --json="$results/kernels.json"'
   part bench/attention 300 bash -c 'check cuda_attention_bench'
   part bench/step 120 bash -c 'check cuda_step_bench --model="$bin/shapes/llama-3.1-8b" --json="$results/step.json" 1x128 64x1024 256x1024'
