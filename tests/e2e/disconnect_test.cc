@@ -82,20 +82,35 @@ TEST(Disconnect, B072UnaryClientThatHangsUp) {
   EXPECT_TRUE(NothingRuns(*daemon));
 }
 
+// A forked child may not use gRPC; the command line client is a process of its own.
+std::vector<std::string> EndlessClient(const TestDaemon& daemon) {
+  return {"generate",
+          "Once upon a time",
+          "--address=" + daemon.grpc_address(),
+          "--max-tokens=2000",
+          "--ignore-eos"};
+}
+
 TEST(Disconnect, B072ClientProcessThatDies) {
   const auto daemon = StartSim({"--sim-base-us=10000"});
-  // A forked child may not use gRPC; the command line client is a process of its own.
-  std::thread client([&] {
-    RunPagoda({"generate",
-               "Once upon a time",
-               "--address=" + daemon->grpc_address(),
-               "--max-tokens=2000",
-               "--ignore-eos"},
-              absl::Milliseconds(800));  // killed then
-  });
-  ASSERT_TRUE(
-      TestDaemon::Eventually(absl::Seconds(5), [&] { return MetricOf(*daemon, kUsedBlocks) > 0; }));
-  client.join();
+  const PagodaProcess client(EndlessClient(*daemon));
+  ASSERT_TRUE(TestDaemon::Eventually(absl::Seconds(10),
+                                     [&] { return MetricOf(*daemon, kUsedBlocks) > 0; }));
+  client.Signal(SIGKILL);
+  EXPECT_TRUE(NothingRuns(*daemon));
+}
+
+// Its machine still acknowledges what is sent, as one behind a dead network would not even; pings
+// are what it does not answer. One minute to the ping, 20 s for the answer.
+TEST(DisconnectLong, B072SilentClientIsFoundByPings) {
+  const auto daemon = StartSim({"--sim-base-us=200000"});
+  const PagodaProcess client(EndlessClient(*daemon));
+  ASSERT_TRUE(TestDaemon::Eventually(absl::Seconds(10),
+                                     [&] { return MetricOf(*daemon, kUsedBlocks) > 0; }));
+  client.Signal(SIGSTOP);
+  EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(100),
+                                     [&] { return MetricOf(*daemon, kUsedBlocks) == 0; }));
+  EXPECT_LT(MetricOf(*daemon, "pagoda_generation_tokens_total"), 1000);
   EXPECT_TRUE(NothingRuns(*daemon));
 }
 

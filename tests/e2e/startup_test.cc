@@ -162,6 +162,37 @@ TEST_F(Startup, HeaderOfTheWeightsTooLarge) {
   ExpectRefused("model.safetensors");
 }
 
+// Headers that agree with their files but not with sense.
+TEST_F(Startup, OverlappingWeights) {
+  std::string header = R"({"a": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}, )"
+                       R"("b": {"dtype": "U8", "shape": [8], "data_offsets": [4, 12]}})";
+  header.resize(160, ' ');
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  model_.Write("model.safetensors", length + header + std::string(12, 'x'));
+  ExpectRefused("overlap");
+}
+
+TEST_F(Startup, WeightsOfATypeThatIsNoWeights) {
+  std::ifstream in(model_.path() + "/model.safetensors", std::ios::binary);
+  std::string file(std::istreambuf_iterator<char>(in), {});
+  const size_t type = file.find("\"F32\"");
+  ASSERT_NE(type, std::string::npos);
+  model_.Write("model.safetensors", file.replace(type, 5, "\"I32\""));
+  ExpectRefused("I32");
+}
+
+TEST_F(Startup, UnreadableWeights) {
+  fs::remove(model_.path() + "/model.safetensors");
+  fs::create_directory(model_.path() + "/model.safetensors");
+  ExpectRefused("model.safetensors");
+}
+
+TEST_F(Startup, MissingConfig) {
+  fs::remove(model_.path() + "/config.json");
+  ExpectRefused("config.json");
+}
+
 TEST_F(Startup, MissingShard) {
   model_.Write(
       "model.safetensors.index.json",
