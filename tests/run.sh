@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs the tests.
 #   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers; on 2 cores well below half an hour with ccache
-#   tests/run.sh --all    adds the long tests (all of `long`, TSan, clang -Wthread-safety, buf lint), and fails on any skip
+#   tests/run.sh --all    adds the long tests (all of `long`, TSan, clang -Wthread-safety, fuzzers, and from PyPI buf lint and a
+#                         grpcio client), and fails on any skip
 # PAGODA_CONFORMANCE_DIR names the reference data (default: ../shared/conformance); tests that need it skip where it is absent.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,8 +68,12 @@ if $all; then
   run_tests tsan -L 'unit' -LE 'long|nosan'
   step "clang: -Wthread-safety -Werror"
   build clang
-  step "buf lint"
-  tests/peers/buf_lint.sh
+  step "fuzz: build"
+  build fuzz fuzzers
+  step "fuzz: each target for ${PAGODA_FUZZ_SECONDS:-30} s"
+  tests/fuzz/run.sh
+  step "peers: buf lint, grpcio client"
+  tests/peers/run.sh
 fi
 
 step "summary"

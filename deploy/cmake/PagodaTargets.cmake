@@ -17,6 +17,13 @@ if(PAGODA_SANITIZE)
     INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PAGODA_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>)
   target_link_options(pagoda_flags INTERFACE -fsanitize=${PAGODA_SANITIZE})
 endif()
+if(PAGODA_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "PAGODA_FUZZERS=ON needs clang, which has libFuzzer: use the preset fuzz.")
+  endif()
+  # libFuzzer follows the edges of everything that we compile.
+  target_compile_options(pagoda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>)
+endif()
 
 # The version comes from project() alone and reaches C++ through this header.
 find_package(Git QUIET)
