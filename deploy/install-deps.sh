@@ -7,7 +7,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build pkg-config git ca-certificates
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
-  prometheus-cpp-dev nlohmann-json3-dev libsimdjson-dev libpcre2-dev libcli11-dev libyaml-cpp-dev
+  prometheus-cpp-dev nlohmann-json3-dev libsimdjson-dev libpcre2-dev libicu-dev libcli11-dev libyaml-cpp-dev
   libspdlog-dev libxxhash-dev)
 case "${1:-}" in
   "") ;;

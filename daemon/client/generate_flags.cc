@@ -37,14 +37,15 @@ absl::StatusOr<std::string> TextOrFile(absl::string_view flag, const std::string
 }
 
 // A message's content: a string, or a list of {"type": "text", "text": ...}.
-absl::Status FillContent(const nlohmann::json& content, v1::ChatMessage* message) {
+absl::Status FillContent(const nlohmann::ordered_json& content, v1::ChatMessage* message) {
+  if (content.is_null()) return absl::OkStatus();
   if (content.is_string()) {
     message->add_content()->set_text(content.get<std::string>());
     return absl::OkStatus();
   }
   if (!content.is_array())
     return FlagError("--messages", "content must be a string or a list of text parts");
-  for (const nlohmann::json& part : content) {
+  for (const nlohmann::ordered_json& part : content) {
     if (!part.is_object() || !part.contains("text") || !part["text"].is_string()) {
       return FlagError("--messages", "a content part must be {\"type\": \"text\", \"text\": ...}");
     }
@@ -55,19 +56,27 @@ absl::Status FillContent(const nlohmann::json& content, v1::ChatMessage* message
 
 absl::Status FillMessages(const std::string& file, v1::Chat* chat) {
   PAGODA_ASSIGN_OR_RETURN(const std::string text, ReadFile("--messages", file));
-  const nlohmann::json messages = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::ordered_json messages =
+      nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!messages.is_array())
     return FlagError("--messages", absl::StrCat(file, " holds no JSON list"));
-  for (const nlohmann::json& entry : messages) {
+  for (const nlohmann::ordered_json& entry : messages) {
     if (!entry.is_object() || !entry.contains("role") || !entry["role"].is_string() ||
-        !entry.contains("content")) {
+        (!entry.contains("content") && !entry.contains("tool_calls"))) {
       return FlagError("--messages", "each message needs \"role\" and \"content\"");
     }
     v1::ChatMessage* message = chat->add_messages();
     message->set_role(entry["role"].get<std::string>());
-    if (entry.contains("name") && entry["name"].is_string())
-      message->set_name(entry["name"].get<std::string>());
-    PAGODA_RETURN_IF_ERROR(FillContent(entry["content"], message));
+    const auto text_of = [&entry](const char* key) {
+      const auto member = entry.find(key);
+      return member != entry.end() && member->is_string() ? member->get<std::string>() : "";
+    };
+    message->set_name(text_of("name"));
+    message->set_tool_call_id(text_of("tool_call_id"));
+    message->set_reasoning_content(text_of("reasoning_content"));
+    if (entry.contains("tool_calls") && !entry["tool_calls"].is_null())
+      message->set_tool_calls_json(entry["tool_calls"].dump());
+    if (entry.contains("content")) PAGODA_RETURN_IF_ERROR(FillContent(entry["content"], message));
   }
   return absl::OkStatus();
 }
@@ -85,6 +94,11 @@ absl::Status FillChat(const GenerateFlags& flags,
   if (!flags.messages_file.empty()) PAGODA_RETURN_IF_ERROR(FillMessages(flags.messages_file, chat));
   if (text) AddMessage("user", *text, chat);
   if (flags.no_generation_prompt) chat->set_add_generation_prompt(false);
+  chat->set_continue_final_message(flags.continue_final_message);
+  if (flags.template_arguments) {
+    PAGODA_ASSIGN_OR_RETURN(*chat->mutable_template_arguments_json(),
+                            TextOrFile("--template-arguments", *flags.template_arguments));
+  }
   if (!flags.tools_file.empty()) {
     PAGODA_ASSIGN_OR_RETURN(*chat->mutable_tools_json(), ReadFile("--tools", flags.tools_file));
   }
@@ -95,7 +109,8 @@ absl::Status FillPrompt(const GenerateFlags& flags, v1::Prompt* prompt) {
   std::optional<std::string> text = flags.prompt;
   if (text == "-") text = std::string(std::istreambuf_iterator<char>(std::cin), {});
   const bool is_chat = flags.chat || !flags.system.empty() || !flags.messages_file.empty() ||
-                       !flags.tools_file.empty();
+                       !flags.tools_file.empty() || flags.continue_final_message ||
+                       flags.template_arguments;
   if (flags.token_ids.empty() == (!text && !is_chat)) {
     return FlagError(
         "PROMPT",
@@ -233,6 +248,16 @@ void AddPromptFlags(CLI::App& command, GenerateFlags* flags) {
   command
       .add_flag(
           "--no-generation-prompt", flags->no_generation_prompt, "Do not open an assistant turn")
+      ->group(group);
+  command
+      .add_flag("--continue-final-message",
+                flags->continue_final_message,
+                "Continue the last message's text; implies --chat")
+      ->group(group);
+  command
+      .add_option("--template-arguments",
+                  flags->template_arguments,
+                  "JSON object of further template variables, or @FILE; implies --chat")
       ->group(group);
   command
       .add_flag("--no-special-tokens",

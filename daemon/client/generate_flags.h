@@ -24,6 +24,8 @@ struct GenerateFlags {
   std::string messages_file;
   std::string tools_file;
   bool no_generation_prompt = false;
+  bool continue_final_message = false;
+  std::optional<std::string> template_arguments;  // "@FILE": from a file
   bool no_special_tokens = false;
   bool parse_special_tokens = false;
   std::optional<uint32_t> truncate_prompt_tokens;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "daemon/server/convert_chat.h"
 #include "daemon/server/convert_sampling.h"
 #include "daemon/server/request_fields.h"
 #include "daemon/server/rpc_error.h"
@@ -33,22 +34,48 @@ absl::Status FieldError(absl::string_view field, absl::string_view description) 
   return checker.ToStatus();
 }
 
+// Holds a text's bytes against the context, before the work of encoding it.
+absl::Status CheckTextFits(absl::string_view text,
+                           absl::string_view field,
+                           const v1::Prompt& prompt,
+                           const ServedModel& model) {
+  const size_t most_bytes = static_cast<size_t>(model.max_context_tokens) *
+                            std::max<size_t>(model.max_token_bytes, 1) * kNormalisationShrink;
+  if (text.size() <= most_bytes || prompt.has_truncate_prompt_tokens()) return absl::OkStatus();
+  return PromptTooLongError(field,
+                            absl::StrCat(text.size(),
+                                         " bytes cannot fit the context of ",
+                                         model.max_context_tokens,
+                                         " tokens, each at most ",
+                                         model.max_token_bytes,
+                                         " bytes"));
+}
+
+// BOS comes from the template; only its text becomes control tokens.
+absl::StatusOr<std::vector<TokenId>> EncodeChat(const v1::Prompt& prompt,
+                                                const ServedModel& model) {
+  FieldChecker checker;
+  if (prompt.has_add_special_tokens())
+    checker.Fail("prompt.add_special_tokens",
+                 "is for prompt.text; a chat's come from its template");
+  if (prompt.parse_special_tokens())
+    checker.Fail("prompt.parse_special_tokens", "is for prompt.text; messages never hold any");
+  PAGODA_RETURN_IF_ERROR(checker.ToStatus());
+  PAGODA_ASSIGN_OR_RETURN(const engine::RenderedChat rendered, RenderChat(prompt.chat(), model));
+  PAGODA_RETURN_IF_ERROR(CheckTextFits(rendered.text, "prompt.chat", prompt, model));
+  return EncodeText(
+      "prompt.chat",
+      rendered.text,
+      {.add_special_tokens = false, .parse_special_tokens = true, .trusted = rendered.trusted},
+      *model.tokenizer);
+}
+
 absl::StatusOr<std::vector<TokenId>> EncodePromptText(const v1::Prompt& prompt,
                                                       const ServedModel& model) {
   if (model.tokenizer == nullptr) {
     return FieldError("prompt.text", "the model has no tokenizer.json; send prompt.token_ids");
   }
-  const size_t most_bytes = static_cast<size_t>(model.max_context_tokens) *
-                            std::max<size_t>(model.max_token_bytes, 1) * kNormalisationShrink;
-  if (prompt.text().size() > most_bytes && !prompt.has_truncate_prompt_tokens()) {
-    return PromptTooLongError("prompt.text",
-                              absl::StrCat(prompt.text().size(),
-                                           " bytes cannot fit the context of ",
-                                           model.max_context_tokens,
-                                           " tokens, each at most ",
-                                           model.max_token_bytes,
-                                           " bytes"));
-  }
+  PAGODA_RETURN_IF_ERROR(CheckTextFits(prompt.text(), "prompt.text", prompt, model));
   return EncodeText(
       "prompt.text",
       prompt.text(),
@@ -89,7 +116,9 @@ absl::Status FitContext(const v1::Prompt& prompt,
     const size_t keep = prompt.truncate_prompt_tokens();
     if (ids->size() > keep) ids->erase(ids->begin(), ids->end() - static_cast<ptrdiff_t>(keep));
   }
-  const absl::string_view field = prompt.has_text() ? "prompt.text" : "prompt.token_ids";
+  const absl::string_view field = prompt.has_text()   ? "prompt.text"
+                                  : prompt.has_chat() ? "prompt.chat"
+                                                      : "prompt.token_ids";
   if (ids->empty()) return FieldError(field, "holds no tokens; the shortest prompt is one token");
   if (ids->size() > static_cast<size_t>(model.max_context_tokens)) {
     return PromptTooLongError(field,
@@ -116,8 +145,10 @@ absl::StatusOr<PromptTokens> ResolvePrompt(const v1::Prompt& prompt,
       PAGODA_ASSIGN_OR_RETURN(out.ids, CheckPromptIds(prompt.token_ids(), model));
       break;
     }
-    case v1::Prompt::kChat:
-      return NotImplementedError("prompt.chat", "chat");
+    case v1::Prompt::kChat: {
+      PAGODA_ASSIGN_OR_RETURN(out.ids, EncodeChat(prompt, model));
+      break;
+    }
     case v1::Prompt::INPUT_NOT_SET:
       return FieldError("prompt", "one of text, token_ids and chat must be set");
   }

@@ -154,8 +154,7 @@ absl::StatusOr<v1::GetModelResponse> DescribeModel(const v1::GetModelRequest& /*
   response.set_vocab_size(static_cast<uint32_t>(model.config.vocab_size));
   response.set_max_context_tokens(static_cast<uint32_t>(model.max_context_tokens));
   response.set_has_tokenizer(model.tokenizer != nullptr);
-  response.set_has_chat_template(model.tokenizer != nullptr &&
-                                 !model.tokenizer->chat_template().empty());
+  response.set_has_chat_template(model.tokenizer != nullptr && model.chat_template != nullptr);
   response.mutable_eos_token_ids()->Add(model.eos_token_ids.begin(), model.eos_token_ids.end());
   absl::optional<engine::TokenId> bos = model.config.bos_token_id;
   if (model.tokenizer != nullptr && model.tokenizer->bos_token_id().has_value())

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/server/memory_plan.h"
 #include "engine/model/weight_loader.h"
+#include "engine/text/chat_template_files.h"
 #include "kernels/base/dtype.h"
 #include "kernels/base/log.h"
 #include "kernels/base/status_macros.h"
@@ -62,6 +63,7 @@ absl::StatusOr<ServedModel> LoadServedModel(internal::v1::ServerConfig* config) 
   PAGODA_ASSIGN_OR_RETURN(model.config, engine::LoadModelConfig(path));
   PAGODA_ASSIGN_OR_RETURN(model.generation, engine::LoadGenerationConfig(path));
   PAGODA_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(path));
+  PAGODA_ASSIGN_OR_RETURN(model.chat_template, engine::LoadChatTemplate(path));
   // The worker opens the weights again; a broken file is told before a port is taken or a device
   // opened.
   if (!is_dummy && config->worker().device() != "sim") {

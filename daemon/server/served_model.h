@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "engine/model/model_config.h"
+#include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
 #include "pagoda/internal/v1/config.pb.h"
 
@@ -21,6 +22,8 @@ struct ServedModel {
   engine::GenerationConfig generation;
   // Null: served for token ids only.
   std::unique_ptr<engine::Tokenizer> tokenizer;
+  // Null: chats are refused.
+  std::unique_ptr<engine::ChatTemplate> chat_template;
   internal::v1::RequestLimits limits;
   std::string dtype;
   std::string device;

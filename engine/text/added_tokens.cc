@@ -4,18 +4,12 @@
 #include <array>
 #include <utility>
 
+#include "engine/text/character_class.h"
+#include "engine/text/utf8.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
 namespace {
-
-// The code points of White_Space, in UTF-8.
-constexpr std::array<absl::string_view, 25> kWhiteSpace = {
-    "\t",           "\n",           "\v",           "\f",           "\r",           " ",
-    "\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80", "\xE2\x80\x80", "\xE2\x80\x81", "\xE2\x80\x82",
-    "\xE2\x80\x83", "\xE2\x80\x84", "\xE2\x80\x85", "\xE2\x80\x86", "\xE2\x80\x87", "\xE2\x80\x88",
-    "\xE2\x80\x89", "\xE2\x80\x8A", "\xE2\x80\xA8", "\xE2\x80\xA9", "\xE2\x80\xAF", "\xE2\x81\x9F",
-    "\xE3\x80\x80"};
 
 bool IsContinuation(char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; }
 
@@ -32,8 +26,9 @@ absl::string_view CharacterBefore(absl::string_view text, size_t end) {
   return text.substr(begin, end - begin);
 }
 
-bool IsWhiteSpace(absl::string_view character) {
-  return std::find(kWhiteSpace.begin(), kWhiteSpace.end(), character) != kWhiteSpace.end();
+bool IsWhiteSpaceText(absl::string_view character) {
+  size_t offset = 0;
+  return IsWhiteSpace(NextCodePoint(character, &offset));
 }
 
 }  // namespace
@@ -126,21 +121,20 @@ AddedTokenMatcher::AddedTokenMatcher() = default;
 AddedTokenMatcher::AddedTokenMatcher(AddedTokenMatcher&&) = default;
 AddedTokenMatcher::~AddedTokenMatcher() = default;
 
-absl::StatusOr<AddedTokenMatcher> AddedTokenMatcher::Make(const std::vector<AddedToken>& tokens) {
+absl::StatusOr<AddedTokenMatcher> AddedTokenMatcher::Make(const std::vector<AddedToken>& tokens,
+                                                          bool normalized) {
   AddedTokenMatcher matcher;
+  bool needs_words = false;
   for (const bool with_special : {false, true}) {
-    for (const bool normalized : {false, true}) {
-      Trie trie;
-      for (const AddedToken& token : tokens) {
-        const bool is_of_set =
-            token.normalized == normalized && (with_special || !token.is_special);
-        if (is_of_set && !token.content.empty()) trie.Add(token);
-      }
-      if (!trie.empty()) matcher.tries_[with_special].push_back(std::move(trie));
+    auto trie = std::make_unique<Trie>();
+    for (const AddedToken& token : tokens) {
+      const bool is_of_set = token.normalized == normalized && (with_special || !token.is_special);
+      if (!is_of_set || token.content.empty()) continue;
+      trie->Add(token);
+      needs_words = needs_words || token.single_word;
     }
+    if (!trie->empty()) matcher.tries_[with_special] = std::move(trie);
   }
-  const bool needs_words =
-      std::any_of(tokens.begin(), tokens.end(), [](const AddedToken& t) { return t.single_word; });
   if (needs_words) {
     PAGODA_ASSIGN_OR_RETURN(matcher.word_at_start_, Regex::Compile(R"(\A[\w\x{200C}\x{200D}])"));
   }
@@ -151,24 +145,9 @@ absl::Status AddedTokenMatcher::Split(const Input& input,
                                       RegexScratch& scratch,
                                       std::vector<TextSection>* sections) const {
   sections->clear();
+  const Trie* trie = tries_[input.match_special].get();
+  if (trie != nullptr) return SplitText(*trie, input, scratch, sections);
   if (!input.text.empty()) sections->push_back({input.text, absl::nullopt});
-  for (const Trie& trie : tries_[input.match_special]) {
-    std::vector<TextSection> split;
-    for (const TextSection& section : *sections) {
-      if (section.token) {
-        split.push_back(section);
-      } else {
-        const size_t begin = static_cast<size_t>(section.text.data() - input.text.data());
-        const Input part = {.text = section.text,
-                            .match_special = input.match_special,
-                            .trusted = input.trusted.empty()
-                                           ? absl::string_view()
-                                           : input.trusted.substr(begin, section.text.size())};
-        PAGODA_RETURN_IF_ERROR(SplitText(trie, part, scratch, &split));
-      }
-    }
-    sections->swap(split);
-  }
   return absl::OkStatus();
 }
 
@@ -195,12 +174,12 @@ absl::Status AddedTokenMatcher::SplitText(const Trie& trie,
       }
     }
     if (token->strip_left) {
-      while (begin > text_begin && IsWhiteSpace(CharacterBefore(text, begin))) {
+      while (begin > text_begin && IsWhiteSpaceText(CharacterBefore(text, begin))) {
         begin -= CharacterBefore(text, begin).size();
       }
     }
     if (token->strip_right) {
-      while (end < text.size() && IsWhiteSpace(CharacterAt(text, end)))
+      while (end < text.size() && IsWhiteSpaceText(CharacterAt(text, end)))
         end += CharacterAt(text, end).size();
     }
     if (text_begin < begin)

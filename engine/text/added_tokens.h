@@ -18,7 +18,7 @@ struct AddedToken {
   TokenId id = 0;
   std::string content;
   bool is_special = false;   // a control token
-  bool normalized = false;   // matched after the tokens that are not, in what those leave
+  bool normalized = false;   // matched in normalized text, in what the tokens that are not leave
   bool strip_left = false;   // takes the white space before it
   bool strip_right = false;  // takes the white space after it
   bool single_word = false;  // not between word characters
@@ -33,10 +33,13 @@ struct TextSection {
   absl::optional<TokenId> token;
 };
 
-// Finds added tokens in text: the leftmost first, of those the longest. Immutable; thread-safe.
+// Finds a set of added tokens in text: the leftmost first, of those the longest. Immutable;
+// thread-safe.
 class AddedTokenMatcher {
  public:
-  static absl::StatusOr<AddedTokenMatcher> Make(const std::vector<AddedToken>& tokens);
+  // Of tokens that are `normalized`, or of those that are not.
+  static absl::StatusOr<AddedTokenMatcher> Make(const std::vector<AddedToken>& tokens,
+                                                bool normalized);
   AddedTokenMatcher(AddedTokenMatcher&&);
   ~AddedTokenMatcher();
 
@@ -64,8 +67,8 @@ class AddedTokenMatcher {
                                     size_t end,
                                     RegexScratch& scratch) const;
 
-  // Those not normalized, then those normalized: [0] without special tokens, [1] with them.
-  std::vector<Trie> tries_[2];
+  // [0] without special tokens, [1] with them; null: none.
+  std::unique_ptr<const Trie> tries_[2];
   absl::optional<Regex> word_at_start_;
 };
 

@@ -1,13 +1,16 @@
 #include "engine/text/bpe_model.h"
 
-#include <array>
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "engine/text/bpe_merger.h"
+#include "engine/text/bpe_symbols.h"
 #include "engine/text/byte_alphabet.h"
+#include "engine/text/utf8.h"
 #include "engine/text/word_cache.h"
 #include "kernels/base/status_macros.h"
 
@@ -21,12 +24,16 @@ constexpr size_t kMaxMerges = (size_t{1} << 24) - 2;
 using WordTable = absl::flat_hash_map<std::string, TokenId>;
 
 struct BpeTables {
-  std::array<absl::optional<TokenId>, 256> byte_ids;
+  BpeSymbols symbols;
   MergeTable merges{0};
-  WordTable words;  // empty unless ignore_merges
-  absl::optional<TokenId> unknown_id;
-  bool fuse_unknown = false;  // a run of unknown bytes is one token
+  WordTable words = {};  // empty unless ignore_merges
+  // No token reaches over the place before a blank's mark that follows another character, so words
+  // can be told apart there and be found in the cache.
+  bool splits_at_marks = false;
 };
+
+// What SentencePiece writes for a blank.
+constexpr absl::string_view kMark = "\xE2\x96\x81";
 
 class BpeScratch final : public TokenModel::Scratch {
  public:
@@ -53,6 +60,26 @@ class BpeModel final : public TokenModel {
                       Scratch& base_scratch,
                       std::vector<TokenId>* ids) const override {
     BpeScratch& scratch = static_cast<BpeScratch&>(base_scratch);
+    if (!tables_.splits_at_marks) return EncodePiece(piece, scratch, ids);
+    while (!piece.empty()) {
+      const absl::string_view word = piece.substr(0, WordEnd(piece));
+      PAGODA_RETURN_IF_ERROR(EncodePiece(word, scratch, ids));
+      piece.remove_prefix(word.size());
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // The marks at the front, then all up to the next mark.
+  static size_t WordEnd(absl::string_view piece) {
+    size_t begin = 0;
+    while (absl::StartsWith(piece.substr(begin), kMark)) begin += kMark.size();
+    return std::min(piece.find(kMark, begin), piece.size());
+  }
+
+  absl::Status EncodePiece(absl::string_view piece,
+                           BpeScratch& scratch,
+                           std::vector<TokenId>* ids) const {
     if (!WordCache::Fits(piece)) {
       PAGODA_RETURN_IF_ERROR(EncodeWord(piece, scratch));
       ids->insert(ids->end(), scratch.word_ids.begin(), scratch.word_ids.end());
@@ -69,7 +96,6 @@ class BpeModel final : public TokenModel {
     return absl::OkStatus();
   }
 
- private:
   // To scratch.word_ids.
   absl::Status EncodeWord(absl::string_view word, BpeScratch& scratch) const {
     scratch.word_ids.clear();
@@ -80,20 +106,7 @@ class BpeModel final : public TokenModel {
         return absl::OkStatus();
       }
     }
-    bool after_unknown = false;
-    for (const char c : word) {
-      const uint8_t byte = static_cast<uint8_t>(c);
-      const absl::optional<TokenId> id = tables_.byte_ids[byte];
-      if (id) {
-        scratch.word_ids.push_back(*id);
-      } else if (!tables_.unknown_id) {
-        return absl::InvalidArgumentError(absl::StrFormat(
-            "text holds byte 0x%02X, which the tokenizer's vocabulary has no token for", byte));
-      } else if (!tables_.fuse_unknown || !after_unknown) {
-        scratch.word_ids.push_back(*tables_.unknown_id);
-      }
-      after_unknown = !id;
-    }
+    PAGODA_RETURN_IF_ERROR(tables_.symbols.Append(word, &scratch.word_ids));
     scratch.merger.Run(tables_.merges, &scratch.word_ids);
     return absl::OkStatus();
   }
@@ -101,13 +114,9 @@ class BpeModel final : public TokenModel {
   const BpeTables tables_;
 };
 
-// Fields that would change the ids and that byte-level models leave unset.
+// Fields that would change the ids and that published models leave unset.
 absl::Status RefuseUnsupported(const TokenModelParts& parts) {
   const JsonElement& element = parts.element;
-  if (!parts.is_byte_level)
-    return element.Error("a BPE model without the pre-tokenizer ByteLevel is not supported");
-  PAGODA_ASSIGN_OR_RETURN(const bool byte_fallback, element.BoolOr("byte_fallback", false));
-  if (byte_fallback) return element.Error("byte_fallback is not supported");
   for (const absl::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     PAGODA_ASSIGN_OR_RETURN(const absl::string_view affix, element.StringOr(key, ""));
     if (!affix.empty())
@@ -170,47 +179,55 @@ absl::StatusOr<MergeTable> ReadMerges(const TokenModelParts& parts) {
       return element.Error(
           absl::StrCat("merge ", rank, ": \"", missing, "\" is not in the vocabulary"));
     }
-    if (!parts.is_special[*id]) table.Insert(*left_id, *right_id, {rank, *id});
+    if (!parts.is_hidden[*id]) table.Insert(*left_id, *right_id, {rank, *id});
     ++rank;
   }
   return table;
 }
 
-// Tokens of more than one byte that text may become as a whole.
+// Tokens of more than one symbol that text may become as a whole.
 WordTable ReadWords(const TokenModelParts& parts) {
   WordTable words;
   words.reserve(parts.vocabulary.size());
   std::string bytes;
   for (TokenId id = 0; id < parts.vocabulary.size(); ++id) {
     const absl::optional<absl::string_view> spelling = parts.vocabulary.Spelling(id);
+    if (!spelling || parts.is_hidden[id]) continue;
     bytes.clear();
-    if (!spelling || parts.is_special[id] || !byte_alphabet::AppendBytes(*spelling, &bytes))
+    if (!parts.is_byte_level) {
+      bytes = std::string(*spelling);
+    } else if (!byte_alphabet::AppendBytes(*spelling, &bytes)) {
       continue;
+    }
     if (bytes.size() > 1) words.emplace(bytes, id);
   }
   return words;
+}
+
+// Whether no token holds a mark right after another character.
+bool SplitsAtMarks(const TokenModelParts& parts, const BpeSymbols& symbols) {
+  size_t offset = 0;
+  if (parts.is_byte_level || symbols.Find(NextCodePoint(kMark, &offset)) < 0) return false;
+  for (TokenId id = 0; id < parts.vocabulary.size(); ++id) {
+    absl::string_view spelling = parts.vocabulary.Spelling(id).value_or("");
+    if (parts.is_hidden[id]) continue;
+    while (absl::ConsumePrefix(&spelling, kMark)) {
+    }
+    if (absl::StrContains(spelling, kMark)) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TokenModel>> MakeBpeModel(const TokenModelParts& parts) {
   PAGODA_RETURN_IF_ERROR(RefuseUnsupported(parts));
-  BpeTables tables;
-  for (int byte = 0; byte < 256; ++byte) {
-    std::string spelling;
-    byte_alphabet::AppendCharacter(static_cast<uint8_t>(byte), &spelling);
-    tables.byte_ids[byte] = parts.vocabulary.Find(spelling);
-  }
+  PAGODA_ASSIGN_OR_RETURN(BpeSymbols symbols, BpeSymbols::Make(parts));
+  BpeTables tables = {.symbols = std::move(symbols)};
   PAGODA_ASSIGN_OR_RETURN(tables.merges, ReadMerges(parts));
   PAGODA_ASSIGN_OR_RETURN(const bool ignore_merges, parts.element.BoolOr("ignore_merges", false));
   if (ignore_merges) tables.words = ReadWords(parts);
-  PAGODA_ASSIGN_OR_RETURN(tables.fuse_unknown, parts.element.BoolOr("fuse_unk", false));
-  if (absl::optional<JsonElement> unknown = parts.element.Find("unk_token")) {
-    PAGODA_ASSIGN_OR_RETURN(const absl::string_view spelling, unknown->String());
-    tables.unknown_id = parts.vocabulary.Find(spelling);
-    if (!tables.unknown_id)
-      return unknown->Error(absl::StrCat("\"", spelling, "\" is not in the vocabulary"));
-  }
+  tables.splits_at_marks = !ignore_merges && SplitsAtMarks(parts, tables.symbols);
   return std::make_unique<BpeModel>(std::move(tables));
 }
 

@@ -21,6 +21,10 @@ struct ChatInput {
   const nlohmann::ordered_json* messages = nullptr;  // array of {role, content, ...}
   const nlohmann::ordered_json* tools = nullptr;     // array, or null
   bool add_generation_prompt = true;
+  // The text ends where that of the last message does.
+  bool continue_final_message = false;
+  // Object of further variables, or null; none may have the name of what the template gets anyway.
+  const nlohmann::ordered_json* arguments = nullptr;
   int64_t now_seconds = 0;  // for templates that print the date
 };
 
@@ -35,6 +39,10 @@ class ChatTemplate {
 
   // INVALID_ARGUMENT: the template refused the messages (its own words) or a limit was passed.
   virtual absl::StatusOr<RenderedChat> Render(const ChatInput& input) const = 0;
+
+  // Whether content may be a list of parts; else the template would drop it or print its Python
+  // form.
+  virtual bool takes_content_parts() const = 0;
 };
 
 }  // namespace pagoda::engine

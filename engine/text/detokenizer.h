@@ -10,10 +10,13 @@ namespace pagoda::engine {
 
 // Turns a sequence's tokens into text as they come. Every piece is valid UTF-8: an incomplete
 // character is held back; bytes that can never become one are U+FFFD by the maximal-subpart rule.
-// The pieces add up to Decode of all ids. Thread-compatible; small, one per sequence.
+// The pieces add up to one text under every chunking, to Decode of all ids where they begin a text.
+// Thread-compatible; small, one per sequence.
 class Detokenizer {
  public:
-  Detokenizer(const Tokenizer* tokenizer, bool skip_special_tokens);
+  // begins_text: the first token is a text's first, as in Decode of the ids alone; else the tokens
+  // continue a text, and keep the blank that they begin with.
+  Detokenizer(const Tokenizer* tokenizer, bool skip_special_tokens, bool begins_text = false);
 
   // Appends the text that `id` completes.
   void Append(TokenId id, std::string* text);
@@ -23,6 +26,8 @@ class Detokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_tokens_;
+  bool at_text_begin_;
+  int strips_left_ = 0;  // of what a text loses at its front
   // Bytes of an incomplete character: at most 3.
   char pending_[4] = {};
   int num_pending_ = 0;

@@ -14,6 +14,7 @@ struct PipelineTokenizer::Scratch {
   PreTokenizerScratch pre_tokenizer;
   std::unique_ptr<TokenModel::Scratch> model;
   std::vector<TextSection> sections;
+  std::vector<TextSection> inner_sections;
   std::vector<absl::string_view> pieces;
 };
 
@@ -57,24 +58,67 @@ absl::Status PipelineTokenizer::EncodeSections(absl::string_view text,
       ids->push_back(*section.token);
       continue;
     }
-    scratch.pieces.clear();
-    if (parts_.pre_tokenizer != nullptr) {
-      PAGODA_RETURN_IF_ERROR(
-          parts_.pre_tokenizer->Split(section.text, scratch.pre_tokenizer, &scratch.pieces));
-    } else {
-      scratch.pieces.push_back(section.text);
-    }
-    for (const absl::string_view piece : scratch.pieces) {
-      PAGODA_RETURN_IF_ERROR(parts_.model->Encode(piece, *scratch.model, ids));
-    }
+    const size_t begin = static_cast<size_t>(section.text.data() - text.data());
+    const absl::string_view trusted = options.trusted.empty()
+                                          ? options.trusted
+                                          : options.trusted.substr(begin, section.text.size());
+    PAGODA_RETURN_IF_ERROR(
+        EncodeSection({.text = section.text, .trusted = trusted, .begins_text = begin == 0},
+                      options,
+                      scratch,
+                      ids));
   }
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTokenizer::EncodeSection(const Section& section,
+                                              const EncodeOptions& options,
+                                              Scratch& scratch,
+                                              std::vector<TokenId>* ids) const {
+  AddedTokenMatcher::Input input = {.text = section.text,
+                                    .match_special = options.parse_special_tokens,
+                                    .trusted = section.trusted};
+  NormalizedText normalized;
+  if (parts_.normalizer != nullptr) {
+    normalized = {std::string(section.text), std::string(section.trusted)};
+    PAGODA_RETURN_IF_ERROR(parts_.normalizer->Apply(scratch.pre_tokenizer.regex, &normalized));
+    input.text = normalized.text;
+    input.trusted = normalized.trusted;
+  }
+  PAGODA_RETURN_IF_ERROR(parts_.normalized_added_tokens.Split(
+      input, scratch.pre_tokenizer.regex, &scratch.inner_sections));
+  for (const TextSection& inner : scratch.inner_sections) {
+    if (inner.token) {
+      ids->push_back(*inner.token);
+      continue;
+    }
+    const bool begins_text = section.begins_text && inner.text.data() == input.text.data();
+    scratch.pre_tokenizer.text_begin = begins_text ? inner.text.data() : nullptr;
+    PAGODA_RETURN_IF_ERROR(EncodePlain(inner.text, scratch, ids));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTokenizer::EncodePlain(absl::string_view text,
+                                            Scratch& scratch,
+                                            std::vector<TokenId>* ids) const {
+  scratch.pieces.clear();
+  scratch.pre_tokenizer.owned_text.clear();
+  if (parts_.pre_tokenizer != nullptr) {
+    PAGODA_RETURN_IF_ERROR(
+        parts_.pre_tokenizer->Split(text, scratch.pre_tokenizer, &scratch.pieces));
+  } else {
+    scratch.pieces.push_back(text);
+  }
+  for (const absl::string_view piece : scratch.pieces)
+    PAGODA_RETURN_IF_ERROR(parts_.model->Encode(piece, *scratch.model, ids));
   return absl::OkStatus();
 }
 
 std::string PipelineTokenizer::Decode(absl::Span<const TokenId> ids,
                                       bool skip_special_tokens) const {
   std::string text;
-  Detokenizer detokenizer(this, skip_special_tokens);
+  Detokenizer detokenizer(this, skip_special_tokens, /*begins_text=*/true);
   for (const TokenId id : ids) detokenizer.Append(id, &text);
   detokenizer.Finish(&text);
   return text;
@@ -97,6 +141,7 @@ std::unique_ptr<PipelineTokenizer::Scratch> PipelineTokenizer::TakeScratch() con
 void PipelineTokenizer::ReturnScratch(std::unique_ptr<Scratch> scratch) const {
   scratch->pre_tokenizer.owned_text.clear();
   scratch->sections.clear();
+  scratch->inner_sections.clear();
   if (scratch->pieces.capacity() > kMaxKeptPieces) scratch->pieces = {};
   scratch->model->Trim();
   absl::MutexLock lock(&mutex_);

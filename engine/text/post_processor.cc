@@ -40,6 +40,7 @@ absl::StatusOr<PostProcessor> PostProcessor::Make(const absl::optional<JsonEleme
 absl::Status PostProcessor::AddStep(const JsonElement& element, const Vocabulary& vocabulary) {
   const absl::string_view type = element.Type();
   if (type == "ByteLevel") return absl::OkStatus();  // moves offsets only
+  if (type == "BertProcessing" || type == "RobertaProcessing") return AddPair(element, vocabulary);
   if (type == "TemplateProcessing") return AddTemplate(element, vocabulary);
   if (type != "Sequence")
     return element.Error(absl::StrCat("type \"", type, "\" is not supported"));
@@ -75,6 +76,22 @@ absl::Status PostProcessor::AddTemplate(const JsonElement& element, const Vocabu
   prefix_.insert(prefix_.begin(), before.begin(), before.end());
   suffix_.insert(suffix_.end(), after.begin(), after.end());
   return absl::OkStatus();
+}
+
+absl::Status PostProcessor::AddPair(const JsonElement& element, const Vocabulary& vocabulary) {
+  const auto add = [&](absl::string_view key, std::vector<TokenId>* side) -> absl::Status {
+    PAGODA_ASSIGN_OR_RETURN(const JsonElement member, element.Get(key));
+    PAGODA_ASSIGN_OR_RETURN(const std::vector<JsonElement> token, member.Array());
+    if (token.size() != 2) return member.Error("expected [token, id]");
+    PAGODA_ASSIGN_OR_RETURN(const int64_t id, token[1].Integer());
+    if (id < 0 || id >= vocabulary.size()) return member.Error("id is not in the vocabulary");
+    side->push_back(static_cast<TokenId>(id));
+    return absl::OkStatus();
+  };
+  std::vector<TokenId> before;
+  PAGODA_RETURN_IF_ERROR(add("cls", &before));
+  prefix_.insert(prefix_.begin(), before.begin(), before.end());
+  return add("sep", &suffix_);
 }
 
 void PostProcessor::Apply(std::vector<TokenId>* ids) const {

@@ -23,6 +23,7 @@ class PostProcessor {
   void Apply(std::vector<TokenId>* ids) const;
 
  private:
+  absl::Status AddPair(const JsonElement& element, const Vocabulary& vocabulary);
   absl::Status AddTemplate(const JsonElement& element, const Vocabulary& vocabulary);
   absl::Status AddStep(const JsonElement& element, const Vocabulary& vocabulary);
 

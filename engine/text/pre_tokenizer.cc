@@ -4,11 +4,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/text/byte_level_pre_tokenizer.h"
+#include "engine/text/character_split.h"
+#include "engine/text/metaspace_pre_tokenizer.h"
 #include "engine/text/split_pre_tokenizer.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
 namespace {
+
+// \w+|[^\w\s]+ as the library reads it, whose \w has the two joiners.
+constexpr absl::string_view kWordsAndSigns = R"([\w\x{200C}\x{200D}]+|[^\w\x{200C}\x{200D}\s]+)";
 
 class SequencePreTokenizer final : public PreTokenizer {
  public:
@@ -40,6 +45,12 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> MakeStep(const JsonElement& elemen
   if (type == "Split") return MakeSplit(element);
   if (type == "Digits") return MakeDigits(element);
   if (type == "Punctuation") return MakePunctuation(element);
+  if (type == "Metaspace") return MakeMetaspace(element);
+  if (type == "BertPreTokenizer") return MakeBertPreTokenizer();
+  if (type == "WhitespaceSplit") return MakeWhitespaceSplit();
+  if (type == "CharDelimiterSplit") return MakeDelimiterSplit(element);
+  if (type == "Whitespace")
+    return MakeRegexSplit(kWordsAndSigns, SplitBehavior::kRemoved, /*invert=*/true);
   return element.Error(absl::StrCat("type \"", type, "\" is not supported"));
 }
 

@@ -19,6 +19,8 @@ struct PreTokenizerScratch {
   RegexScratch regex;
   // Text that pieces may point to beside the input: a deque, so that growing moves nothing.
   std::deque<std::string> owned_text;
+  // Where the text as a whole begins, if what is split now begins it; else null.
+  const char* text_begin = nullptr;
 };
 
 // Cuts text into the pieces that the model encodes one by one. Immutable; thread-safe.

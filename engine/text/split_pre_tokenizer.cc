@@ -4,6 +4,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "engine/text/character_class.h"
+#include "engine/text/utf8.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
@@ -21,9 +23,16 @@ struct Literal {
   std::string text;
 };
 
+// Finds characters of a class.
+struct CharacterClass {
+  bool (*contains)(char32_t);
+};
+
+using Pattern = std::variant<Regex, Literal, CharacterClass>;
+
 class SplitPreTokenizer final : public PreTokenizer {
  public:
-  SplitPreTokenizer(std::variant<Regex, Literal> pattern, SplitBehavior behavior, bool invert)
+  SplitPreTokenizer(Pattern pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
   absl::Status Split(absl::string_view text,
@@ -67,6 +76,13 @@ class SplitPreTokenizer final : public PreTokenizer {
                             absl::FunctionRef<void(size_t, size_t)> visit) const {
     if (const Regex* regex = std::get_if<Regex>(&pattern_))
       return regex->ForEachMatch(text, scratch.regex, visit);
+    if (const CharacterClass* characters = std::get_if<CharacterClass>(&pattern_)) {
+      for (size_t i = 0; i < text.size();) {
+        const size_t begin = i;
+        if (characters->contains(NextCodePoint(text, &i))) visit(begin, i);
+      }
+      return absl::OkStatus();
+    }
     const std::string& literal = std::get<Literal>(pattern_).text;
     if (literal.empty()) return absl::OkStatus();
     for (size_t at = text.find(literal); at != absl::string_view::npos;
@@ -108,7 +124,7 @@ class SplitPreTokenizer final : public PreTokenizer {
     return pieces;
   }
 
-  const std::variant<Regex, Literal> pattern_;
+  const Pattern pattern_;
   const SplitBehavior behavior_;
   const bool invert_;
 };
@@ -156,8 +172,7 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> MakeDigits(const JsonElement& elem
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> MakePunctuation(const JsonElement& element) {
   PAGODA_ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(element, "Isolated"));
-  // Unicode's punctuation and the ASCII characters that C calls so.
-  return MakeRegexSplit(R"([\p{P}!-/:-@\[-`\{-~])", behavior, false);
+  return std::make_unique<SplitPreTokenizer>(CharacterClass{IsBertPunctuation}, behavior, false);
 }
 
 }  // namespace pagoda::engine

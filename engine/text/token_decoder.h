@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "engine/ids.h"
 #include "engine/text/json_element.h"
 #include "engine/text/vocabulary.h"
@@ -34,8 +35,18 @@ class TokenBytesTable {
   std::vector<uint32_t> ends_;
 };
 
-// From the element "decoder"; INVALID_ARGUMENT naming what is not supported.
-absl::StatusOr<TokenBytesTable> DecodeVocabulary(const JsonElement& decoder,
-                                                 const Vocabulary& vocabulary);
+// A decoder as tables: what a token adds does not depend on others, but for the first.
+struct DecodedVocabulary {
+  TokenBytesTable bytes;
+  absl::optional<TokenBytesTable> first_bytes = {};  // of a text's first token, where it differs
+  // Text loses this at its front, up to so many times.
+  std::string stripped = {};
+  int max_stripped = 0;
+};
+
+// From the element "decoder", absent where there is none; INVALID_ARGUMENT naming what is not
+// supported.
+absl::StatusOr<DecodedVocabulary> DecodeVocabulary(const absl::optional<JsonElement>& decoder,
+                                                   const Vocabulary& vocabulary);
 
 }  // namespace pagoda::engine

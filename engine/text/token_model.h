@@ -36,8 +36,8 @@ class TokenModel {
 struct TokenModelParts {
   const JsonElement& element;  // "model"
   const Vocabulary& vocabulary;
-  // By id: control tokens, which text must never become.
-  const std::vector<bool>& is_special;
+  // By id: control tokens and others that text must never become by spelling them.
+  const std::vector<bool>& is_hidden;
   // The pre-tokenizer hands over bytes spelled in the byte alphabet.
   bool is_byte_level;
 };

@@ -26,9 +26,9 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Reads tokenizer.json (and tokenizer_config.json where there is one) of a model directory.
-  // NOT_FOUND when there is no tokenizer.json; INVALID_ARGUMENT naming file and element for
-  // anything broken or not supported.
+  // Reads a model directory's tokenizer.json, else its tokenizer.model (SentencePiece), and
+  // tokenizer_config.json where there is one. NOT_FOUND when there is neither; INVALID_ARGUMENT
+  // naming file and element for anything broken or not supported.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(absl::string_view model_dir);
 
   // INVALID_ARGUMENT when text is not valid UTF-8.
@@ -43,11 +43,17 @@ class Tokenizer {
   // The bytes that a token adds to the text when it is not the first; empty for unknown ids. Lives
   // as long as the tokenizer.
   virtual absl::string_view TokenBytes(TokenId id) const = 0;
+  // The same of a text's first token, which some tokenizers write without its blank.
+  virtual absl::string_view FirstTokenBytes(TokenId id) const { return TokenBytes(id); }
+  // What a text loses at its front, up to `max_count` times.
+  struct LeadingStrip {
+    absl::string_view content;
+    int max_count = 0;
+  };
+  virtual LeadingStrip leading_strip() const { return {}; }
   virtual bool IsSpecial(TokenId id) const = 0;
   virtual absl::optional<TokenId> bos_token_id() const = 0;
   virtual absl::optional<TokenId> eos_token_id() const = 0;
-  // tokenizer_config.json's template; empty: none.
-  virtual absl::string_view chat_template() const = 0;
 };
 
 }  // namespace pagoda::engine

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "engine/text/utf8.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
@@ -35,22 +35,23 @@ class ConfigReader {
     return absl::optional<std::string>(value->get_ref<const std::string&>());
   }
 
-  // A template, or a list of named ones of which "default" is taken.
-  absl::StatusOr<std::string> ChatTemplate() const {
-    const Json* value = Find(root_, "chat_template");
-    if (value == nullptr) return std::string();
-    if (value->is_string()) return value->get_ref<const std::string&>();
-    if (!value->is_array())
-      return Error("chat_template", "expected a string or a list of named templates");
-    for (const Json& entry : *value) {
-      const Json* name = Find(entry, "name");
-      const Json* body = Find(entry, "template");
-      if (name == nullptr || body == nullptr || !body->is_string()) {
-        return Error("chat_template", "expected \"name\" and \"template\" in each entry");
-      }
-      if (*name == "default") return body->get_ref<const std::string&>();
+  absl::StatusOr<absl::optional<bool>> Bool(const char* key) const {
+    const Json* value = Find(root_, key);
+    if (value == nullptr) return absl::optional<bool>();
+    if (!value->is_boolean()) return Error(key, "expected a boolean");
+    return absl::optional<bool>(value->get<bool>());
+  }
+
+  absl::StatusOr<Json> AddedTokens() const {
+    const Json* value = Find(root_, "added_tokens_decoder");
+    if (value == nullptr) return Json::object();
+    if (!value->is_object()) return Error("added_tokens_decoder", "expected an object");
+    for (const auto& [id, token] : value->items()) {
+      int32_t number = 0;
+      if (!absl::SimpleAtoi(id, &number) || number < 0 || !token.is_object())
+        return Error("added_tokens_decoder", "expected token objects by id");
     }
-    return std::string();
+    return *value;
   }
 
  private:
@@ -82,13 +83,9 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(const std::string& model_dir
     const ConfigReader reader(file, std::move(root));
     PAGODA_ASSIGN_OR_RETURN(config.bos_token, reader.Token("bos_token"));
     PAGODA_ASSIGN_OR_RETURN(config.eos_token, reader.Token("eos_token"));
-    PAGODA_ASSIGN_OR_RETURN(config.chat_template, reader.ChatTemplate());
-  }
-  const std::string jinja_file = absl::StrCat(model_dir, "/chat_template.jinja");
-  if (absl::optional<std::string> content = ReadFile(jinja_file)) {
-    if (!IsValidUtf8(*content))
-      return absl::InvalidArgumentError(absl::StrCat(jinja_file, ": not valid UTF-8"));
-    config.chat_template = *std::move(content);
+    PAGODA_ASSIGN_OR_RETURN(config.add_bos_token, reader.Bool("add_bos_token"));
+    PAGODA_ASSIGN_OR_RETURN(config.add_eos_token, reader.Bool("add_eos_token"));
+    PAGODA_ASSIGN_OR_RETURN(config.added_tokens, reader.AddedTokens());
   }
   return config;
 }

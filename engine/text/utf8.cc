@@ -80,4 +80,24 @@ size_t AppendUtf8(absl::string_view bytes, std::string* text) {
   return 0;
 }
 
+void AppendCodePoint(char32_t character, std::string* text) {
+  const auto push = [text](char32_t byte) { text->push_back(static_cast<char>(byte)); };
+  const auto continuation = [&](int shift) { push(0x80 | (character >> shift & 0x3F)); };
+  if (character < 0x80) {
+    push(character);
+  } else if (character < 0x800) {
+    push(0xC0 | character >> 6);
+    continuation(0);
+  } else if (character < 0x10000) {
+    push(0xE0 | character >> 12);
+    continuation(6);
+    continuation(0);
+  } else {
+    push(0xF0 | character >> 18);
+    continuation(12);
+    continuation(6);
+    continuation(0);
+  }
+}
+
 }  // namespace pagoda::engine

@@ -14,7 +14,22 @@ constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
 
 }  // namespace
 
+absl::StatusOr<Vocabulary> Vocabulary::ReadList(const JsonElement& vocab) {
+  Vocabulary vocabulary;
+  int64_t id = 0;
+  for (const simdjson::dom::element entry : simdjson::dom::array(vocab.value())) {
+    std::string_view spelling;
+    if (entry.at(0).get(spelling) != simdjson::SUCCESS)
+      return vocab.Error(absl::StrCat("token ", id, ": expected [spelling, score]"));
+    PAGODA_RETURN_IF_ERROR(
+        vocabulary.Add(absl::string_view(spelling.data(), spelling.size()), id, vocab));
+    ++id;
+  }
+  return vocabulary;
+}
+
 absl::StatusOr<Vocabulary> Vocabulary::Read(const JsonElement& vocab) {
+  if (vocab.is_array()) return ReadList(vocab);
   simdjson::dom::object object;
   if (vocab.value().get(object) != simdjson::SUCCESS)
     return vocab.Error("expected an object of token: id");

@@ -16,7 +16,8 @@ namespace pagoda::engine {
 // JsonDocument. Thread-compatible.
 class Vocabulary {
  public:
-  // From the object "vocab" of a model: spelling to id.
+  // From the element "vocab" of a model: an object of spelling to id, or an array of [spelling,
+  // score] by id.
   static absl::StatusOr<Vocabulary> Read(const JsonElement& vocab);
 
   // Adds a token that is not in the model's own vocabulary, or is there with the same id; `where`
@@ -30,6 +31,8 @@ class Vocabulary {
   TokenId size() const { return static_cast<TokenId>(spellings_.size()); }
 
  private:
+  static absl::StatusOr<Vocabulary> ReadList(const JsonElement& vocab);
+
   std::vector<absl::string_view> spellings_;  // by id; a null data() for ids that no token has
   absl::flat_hash_map<absl::string_view, TokenId> ids_;
 };

@@ -29,7 +29,6 @@ class FakeTokenizer : public Tokenizer {
   bool IsSpecial(TokenId) const override { return false; }
   absl::optional<TokenId> bos_token_id() const override { return absl::nullopt; }
   absl::optional<TokenId> eos_token_id() const override { return absl::nullopt; }
-  absl::string_view chat_template() const override { return ""; }
 
  private:
   std::vector<std::string> tokens_;

@@ -378,7 +378,6 @@ TEST(ConvertRequestTest, IdsAndSaltsAreBounded) {
 
 TEST(ConvertRequestTest, WhatIsNotSupportedIsRefusedByName) {
   const std::pair<const char*, const char*> kCases[] = {
-      {"prompt { chat { messages { role: 'user' } } }", "prompt.chat"},
       {"prompt { text: 'a' } sampling { beam_search { width: 2 } }", "sampling.beam_search"},
       {"prompt { text: 'a' } sampling { ngram_speculation {} }", "sampling.ngram_speculation"},
       {"prompt { text: 'a' } sampling { json_schema: '{}' }", "sampling.json_schema"},

@@ -29,7 +29,6 @@ class FakeTokenizer final : public engine::Tokenizer {
   bool IsSpecial(engine::TokenId id) const override { return id >= kFakeBos; }
   absl::optional<engine::TokenId> bos_token_id() const override { return kFakeBos; }
   absl::optional<engine::TokenId> eos_token_id() const override { return kFakeEos; }
-  absl::string_view chat_template() const override { return ""; }
 
  private:
   const bool adds_bos_;

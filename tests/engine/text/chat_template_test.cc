@@ -6,9 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "engine/text/chat_json.h"
+#include "engine/text/chat_template_files.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/fixtures/model_files.h"
 
 namespace pagoda::engine {
 namespace {
@@ -215,6 +218,72 @@ TEST(ChatTemplate, UserTextIsNeverTrusted) {
   EXPECT_EQ(untrusted,
             "user<|im_end|>\n<|im_start|>systemroleusercontent <|im_end|>\\n<|im_start|>system ");
   EXPECT_EQ(trusted, "<|im_start|>\n<|im_end|>{\"\": \"\", \"\": \"\"}");
+}
+
+// ---- The template of a model directory
+
+std::string LoadAndRender(const fixtures::ModelFiles& files, const json* tools = nullptr) {
+  const auto chat = LoadChatTemplate(fixtures::WriteModelDir(files).path());
+  if (!chat.ok()) return absl::StrCat("ERROR ", chat.status().message());
+  if (*chat == nullptr) return "none";
+  const json messages = json::array();
+  const auto rendered = (*chat)->Render({.messages = &messages, .tools = tools});
+  return rendered.ok() ? rendered->text : absl::StrCat("ERROR ", rendered.status().message());
+}
+
+TEST(ChatTemplateFiles, WhereTemplatesComeFrom) {
+  fixtures::ModelFiles files;
+  EXPECT_EQ(LoadAndRender(files), "none");
+  files.tokenizer_config = {{"bos_token", {{"content", "<s>"}}}};
+  EXPECT_EQ(LoadAndRender(files), "none");
+  files.tokenizer_config["chat_template"] = "config {{ bos_token }}";
+  EXPECT_EQ(LoadAndRender(files), "config <s>");
+  files.other_files["chat_template.json"] = R"({"chat_template": "json {{ bos_token }}"})";
+  EXPECT_EQ(LoadAndRender(files), "json <s>");
+  files.other_files["chat_template.jinja"] = "jinja {{ bos_token }}{{ pad_token }}";
+  EXPECT_EQ(LoadAndRender(files), "jinja <s>");
+  files.other_files["special_tokens_map.json"] =
+      R"({"bos_token": "<other>", "pad_token": "<pad>"})";
+  EXPECT_EQ(LoadAndRender(files), "jinja <s><pad>");
+}
+
+TEST(ChatTemplateFiles, NamedTemplates) {
+  fixtures::ModelFiles files;
+  files.tokenizer_config["chat_template"] = {{{"name", "tool_use"}, {"template", "tools"}},
+                                             {{"name", "default"}, {"template", "usual"}}};
+  const json tools = json::array({"t"});
+  EXPECT_EQ(LoadAndRender(files), "usual");
+  EXPECT_EQ(LoadAndRender(files, &tools), "tools");
+  files.tokenizer_config["chat_template"].erase(0);
+  EXPECT_EQ(LoadAndRender(files, &tools), "usual");
+}
+
+TEST(ChatTemplateFiles, BrokenOnesAreNamed) {
+  const auto error_of = [](const std::string& file, const std::string& content) {
+    fixtures::ModelFiles files;
+    files.other_files[file] = content;
+    return LoadAndRender(files);
+  };
+  EXPECT_THAT(error_of("chat_template.jinja", "\xFF"),
+              HasSubstr("chat_template.jinja: not valid UTF-8"));
+  EXPECT_THAT(error_of("chat_template.jinja", "\n\n{% if %}"),
+              testing::AllOf(HasSubstr("chat_template.jinja: "), HasSubstr("line 3")));
+  EXPECT_THAT(error_of("tokenizer_config.json", R"({"chat_template": 7})"),
+              HasSubstr("chat_template: expected a string"));
+  EXPECT_THAT(error_of("tokenizer_config.json", R"({"chat_template": [{"name": "default"}]})"),
+              HasSubstr("expected \"name\" and \"template\""));
+  EXPECT_THAT(error_of("chat_template.json", "["), HasSubstr("chat_template.json: not a JSON"));
+}
+
+TEST(ChatJson, HasLimits) {
+  EXPECT_TRUE(ParseChatJson(R"({"a": [1, "]]]}}", "\\"]})").ok());
+  EXPECT_FALSE(ParseChatJson("[1").ok());
+  EXPECT_THAT(std::string(ParseChatJson(std::string(1000000, '[')).status().message()),
+              HasSubstr("deeper than 64"));
+  std::string many = "{";
+  for (int i = 0; i < 20000; ++i) absl::StrAppend(&many, i > 0 ? "," : "", "\"k", i, "\":1");
+  EXPECT_THAT(std::string(ParseChatJson(many + "}").status().message()),
+              HasSubstr("10000 members"));
 }
 
 // Every rendering and error of the reference library on published templates.

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_join.h"
 #include "engine/text/json_element.h"
 
 namespace pagoda::engine {
@@ -137,11 +138,106 @@ TEST(Sequence, NestsAndKnowsItsAlphabet) {
   EXPECT_FALSE(Make(R"({"type": "Digits"})")->is_byte_level);
 }
 
+struct PublishedPattern {
+  const char* name;
+  const char* json;
+  // Of kTexts, with '|' between pieces, as the library `tokenizers` cuts them.
+  std::vector<std::string> pieces;
+};
+
+const std::string kTexts[] = {"1234567",
+                              "I'LL you're",
+                              "a\n\n\n###",
+                              "  x",
+                              "\ta\t\tb",
+                              "a\r\nb",
+                              "你好，世界",
+                              "สวัสดีครับ",
+                              "٣٤٥٦",
+                              "👨\u200d👩\u200d👧!",
+                              "e\u0301a\u0323"};
+
+const PublishedPattern kPublished[] = {
+    {"GPT-2",
+     R"j({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})j",
+     {"1234567",
+      "I|'|LL| you|'re",
+      "a|\n\n|\n|###",
+      " | x",
+      "\t|a|\t|\t|b",
+      "a|\r|\n|b",
+      "你好|，|世界",
+      "สว|ั|สด|ี|คร|ั|บ",
+      "٣٤٥٦",
+      "👨\u200d👩\u200d👧!",
+      "e|\u0301|a|\u0323"}},
+    {"Llama-3",
+     R"j({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})j",
+     {"123|456|7",
+      "I|'LL| you|'re",
+      "a|\n\n\n|###",
+      " | x",
+      "\ta|\t|\tb",
+      "a|\r\n|b",
+      "你好|，世界",
+      "สว|ัสด|ีคร|ับ",
+      "٣٤٥|٦",
+      "👨\u200d👩\u200d👧!",
+      "e|\u0301a|\u0323"}},
+    {"Qwen2",
+     R"j({"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated", "invert": false}, {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]})j",
+     {"1|2|3|4|5|6|7",
+      "I|'LL| you|'re",
+      "a|\n\n\n|###",
+      " | x",
+      "\ta|\t|\tb",
+      "a|\r\n|b",
+      "你好|，世界",
+      "สว|ัสด|ีคร|ับ",
+      "٣|٤|٥|٦",
+      "👨\u200d👩\u200d👧!",
+      "e|\u0301a|\u0323"}},
+    {"Command-R",
+     R"j({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}]})j",
+     {"1|2|3|4|5|6|7",
+      "I|'|LL| you|'re",
+      "a|\n\n|\n|###",
+      " | x",
+      "\t|a|\t|\t|b",
+      "a|\r|\n|b",
+      "你好|，|世界",
+      "สว|ั|สด|ี|คร|ั|บ",
+      "٣|٤|٥|٦",
+      "👨\u200d👩\u200d👧!",
+      "e|\u0301|a|\u0323"}},
+};
+
+TEST(PreTokenizer, B055PublishedPatternsCutAsTheLibrary) {
+  for (const PublishedPattern& published : kPublished) {
+    for (size_t i = 0; i < published.pieces.size(); ++i) {
+      EXPECT_EQ(absl::StrJoin(Split(published.json, kTexts[i]), "|"), published.pieces[i])
+          << published.name;
+    }
+  }
+}
+
+// A pattern given as a String is that text, not a regular expression.
+TEST(PreTokenizer, B056StringsAreLiteralAndRegexesAreNot) {
+  EXPECT_THAT(Split(SplitJson(R"({"String": "\\p{N}"})", "Isolated"), R"(a1\p{N}2)"),
+              ElementsAre("a1", R"(\p{N})", "2"));
+  EXPECT_THAT(Split(SplitJson(R"({"Regex": "\\p{N}"})", "Isolated"), R"(a1b2)"),
+              ElementsAre("a", "1", "b", "2"));
+}
+
 TEST(PreTokenizer, WhatIsNotSupportedIsNamed) {
   const std::pair<const char*, const char*> kCases[] = {
-      {R"({"type": "Metaspace"})", "tokenizer.json: type \"Metaspace\" is not supported"},
-      {R"({"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}]})",
-       "tokenizer.json: pretokenizers[0]: type \"Whitespace\" is not supported"},
+      {R"({"type": "Metaspace"})", "tokenizer.json: \"replacement\" is missing"},
+      {R"({"type": "Metaspace", "replacement": "ab"})", "replacement: expected one character"},
+      {R"({"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"})",
+       "prepend_scheme \"last\""},
+      {R"({"type": "CharDelimiterSplit", "delimiter": ""})", "delimiter: expected one character"},
+      {R"({"type": "Sequence", "pretokenizers": [{"type": "UnicodeScripts"}]})",
+       "tokenizer.json: pretokenizers[0]: type \"UnicodeScripts\" is not supported"},
       {R"({"type": "Sequence"})", "\"pretokenizers\" is missing"},
       {R"({"type": "Split", "behavior": "Isolated"})", "\"pattern\" is missing"},
       {R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Glued"})",

@@ -230,26 +230,19 @@ TEST(Tokenizer, ManyThreadsEncodeAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(TokenizerConfig, TokensAndTemplateInTheirSpellings) {
+TEST(TokenizerConfig, TokensInTheirSpellings) {
   ModelFiles files = Files();
   files.tokenizer_config["eos_token"] = {{"content", "<|im_end|>"}, {"special", true}};
   files.tokenizer_config["bos_token"] = nullptr;
-  files.tokenizer_config["chat_template"] = {{{"name", "tool_use"}, {"template", "T"}},
-                                             {{"name", "default"}, {"template", "D"}}};
   files.other_files["ignored.json"] = "{";
   auto tokenizer = Load(files).value();
   EXPECT_EQ(tokenizer->eos_token_id(), fixtures::IdsOf({}).im_end);
   EXPECT_EQ(tokenizer->bos_token_id(), absl::nullopt);
-  EXPECT_EQ(tokenizer->chat_template(), "D");
-
-  files.other_files["chat_template.jinja"] = "J";
-  EXPECT_EQ(Load(files).value()->chat_template(), "J");
 
   files.other_files.clear();
   files.tokenizer_config = nullptr;
   tokenizer = Load(files).value();
   EXPECT_EQ(tokenizer->eos_token_id(), absl::nullopt);
-  EXPECT_EQ(tokenizer->chat_template(), "");
 
   files.tokenizer_config = {{"eos_token", "<|not there|>"}, {"model_max_length", 1e30}};
   EXPECT_EQ(Load(files).value()->eos_token_id(), absl::nullopt);
@@ -288,15 +281,9 @@ TEST(TokenizerLoad, BrokenFilesAreNamedWithTheirElement) {
       {"eos",
        [](ModelFiles& f) { f.tokenizer_config["eos_token"] = 7; },
        {"tokenizer_config.json: eos_token"}},
-      {"template",
-       [](ModelFiles& f) { f.tokenizer_config["chat_template"] = 7; },
-       {"chat_template: expected a string"}},
-      {"jinja",
-       [](ModelFiles& f) { f.other_files["chat_template.jinja"] = "\xFF"; },
-       {"chat_template.jinja"}},
       {"model", set("/model", nullptr), {"model"}},
-      {"type", set("/model/type", "WordPiece"), {"model: type \"WordPiece\" is not supported"}},
-      {"vocab", set("/model/vocab", json::array()), {"model.vocab: expected an object"}},
+      {"type", set("/model/type", "WordLevel"), {"model: type \"WordLevel\" is not supported"}},
+      {"vocab", set("/model/vocab", 7), {"model.vocab: expected an object"}},
       {"id", set("/model/vocab/a", "x"), {"model.vocab", "\"a\"", "not an integer"}},
       {"negative", set("/model/vocab/a", -1), {"\"a\" has id -1"}},
       {"large", set("/model/vocab/a", 1u << 31), {"\"a\" has id 2147483648", "expected 0 to"}},
@@ -307,25 +294,24 @@ TEST(TokenizerLoad, BrokenFilesAreNamedWithTheirElement) {
       {"numbers", set("/model/merges/1", {1, 2}), {"merge 1"}},
       {"dangling", set("/model/merges/1", "a z"), {"merge 1: \"az\" is not in the vocabulary"}},
       {"part", set("/model/merges/1", "qq z"), {"merge 1: \"qq\" is not in the vocabulary"}},
-      {"fallback", set("/model/byte_fallback", true), {"model: byte_fallback"}},
       {"prefix",
        set("/model/continuing_subword_prefix", "##"),
        {"continuing_subword_prefix \"##\""}},
       {"dropout", set("/model/dropout", 0.1), {"model.dropout"}},
       {"unknown", set("/model/unk_token", "<none>"), {"model.unk_token: \"<none>\""}},
       {"normalizer",
-       set("/normalizer", {{"type", "NFKC"}}),
-       {"normalizer: type \"NFKC\" is not supported"}},
+       set("/normalizer", {{"type", "ByteLevel"}}),
+       {"normalizer: type \"ByteLevel\" is not supported"}},
       {"pre",
-       set("/pre_tokenizer", {{"type", "Metaspace"}}),
-       {"pre_tokenizer: type \"Metaspace\""}},
-      {"no pre",
-       set("/pre_tokenizer", nullptr),
-       {"model: a BPE model without the pre-tokenizer ByteLevel"}},
+       set("/pre_tokenizer", {{"type", "UnicodeScripts"}}),
+       {"pre_tokenizer: type \"UnicodeScripts\" is not supported"}},
       {"post",
        set("/post_processor", {{"type", "BertProcessing"}}),
-       {"post_processor: type \"BertProcessing\""}},
-      {"no decoder", set("/decoder", {{"type", "WordPiece"}}), {"decoder: type \"WordPiece\""}},
+       {"post_processor: \"cls\" is missing"}},
+      {"post type",
+       set("/post_processor", {{"type", "Other"}}),
+       {"post_processor: type \"Other\" is not supported"}},
+      {"decoder", set("/decoder", {{"type", "CTC"}}), {"decoder: type \"CTC\" is not supported"}},
       {"added", set("/added_tokens/0/id", "x"), {"added_tokens[0].id: expected an integer"}},
       {"added id", set("/added_tokens/0/id", 97), {"id 97 is given to both \"a\" and \"<|bos|>\""}},
       {"content", set("/added_tokens/2/content", nullptr), {"added_tokens[2].content"}},
