@@ -8,6 +8,9 @@ namespace pagoda::daemon {
 // sets `*exit_code` (an ExitCode). The others are in client/commands.h.
 void RegisterServeCommand(CLI::App& app, int* exit_code);
 void RegisterWorkerCommand(CLI::App& app, int* exit_code);
+void RegisterTokenizeCommand(CLI::App& app, int* exit_code);
+void RegisterDetokenizeCommand(CLI::App& app, int* exit_code);
+void RegisterRenderCommand(CLI::App& app, int* exit_code);
 void RegisterVersionCommand(CLI::App& app, int* exit_code);
 
 }  // namespace pagoda::daemon

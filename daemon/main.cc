@@ -28,6 +28,9 @@ int Run(int argc, char** argv) {
   RegisterModelCommand(app, &exit_code);
   RegisterHealthCommand(app, &exit_code);
   RegisterBenchCommand(app, &exit_code);
+  RegisterTokenizeCommand(app, &exit_code);
+  RegisterDetokenizeCommand(app, &exit_code);
+  RegisterRenderCommand(app, &exit_code);
   RegisterVersionCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
