@@ -12,3 +12,4 @@ mkdir -p build/peers
 "$venv/bin/python" -m grpc_tools.protoc -Iproto --python_out=build/peers --grpc_python_out=build/peers \
   proto/pagoda/v1/inference.proto proto/google/rpc/status.proto proto/google/rpc/error_details.proto
 PYTHONPATH=build/peers "$venv/bin/python" tests/peers/grpcio_peer.py "$pagoda"
+tests/peers/tokenizers.sh "$pagoda"
