@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -252,7 +253,9 @@ TEST_P(ByHandConformance, Chats) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tokenizers, ByHandConformance, ::testing::Values("llama2", "llama3_1", "qwen3"));
+INSTANTIATE_TEST_SUITE_P(Tokenizers,
+                         ByHandConformance,
+                         ::testing::Values("llama2", "llama3_1", "qwen3"));
 
 }  // namespace
 }  // namespace pagoda::e2e
