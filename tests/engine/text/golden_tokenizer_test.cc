@@ -91,8 +91,9 @@ TEST_P(Conformance, IdsAndTextsEqualTheLibrarys) {
     const auto user_text = (*tokenizer)->Encode(text, {.add_special_tokens = false});
     ASSERT_TRUE(user_text.ok());
     for (const TokenId id : *user_text) EXPECT_FALSE((*tokenizer)->IsSpecial(id));
-    // Qwen's normalizer composes characters.
-    if (GetParam() != std::string("qwen3")) {
+    // The others' normalizers change text: Qwen's composes characters, Llama 2's writes U+2581 for
+    // blanks.
+    if (GetParam() == std::string("llama3_1")) {
       EXPECT_EQ((*tokenizer)->Decode(*user_text, true), text);
     }
   }
