@@ -20,7 +20,7 @@ namespace {
 using fixtures::ByteTokenizerIds;
 using fixtures::Chain;
 using fixtures::ChainModel;
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 using ::testing::HasSubstr;
 
 struct Served {
