@@ -1,5 +1,6 @@
 #include "engine/text/character_class.h"
 
+#include <cstdint>
 #include <unicode/uchar.h>
 
 namespace pagoda::engine {

@@ -1,6 +1,8 @@
 #include "engine/text/sentencepiece_json.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,5 +1,6 @@
 #include "engine/text/tokenizer_config.h"
 
+#include <cstdint>
 #include <fstream>
 #include <iterator>
 
