@@ -1,3 +1,5 @@
+#include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "absl/strings/match.h"
@@ -128,10 +130,59 @@ absl::Status Graphs(CudaBackend& backend) {
   return absl::OkStatus();
 }
 
+// Pinned memory of every size and alignment, by kernels and by copy engines, there and back while
+// others are under way.
+absl::Status PinnedCopies(CudaBackend& backend) {
+  constexpr size_t kBytes = size_t{256} << 10;
+  const Buffer from = Must(backend.AllocateHost(kBytes, "test"));
+  const Buffer to = Must(backend.AllocateHost(kBytes, "test"));
+  const Buffer device = Must(backend.Allocate(kBytes, "test"));
+  for (size_t i = 0; i < kBytes; ++i) from.as<uint8_t>()[i] = static_cast<uint8_t>(i * 7 + i / 251);
+  for (const size_t size : {1, 3, 4, 12, 16, 1000, 4096, 4100, 65536, 65540, 200000}) {
+    for (const size_t offset : {0, 4, 16, 20, 1}) {
+      std::memset(to.data(), 0, kBytes);
+      char* const middle = device.as<char>() + offset;
+      PAGODA_RETURN_IF_ERROR(backend.CopyToDevice(middle, from.as<char>() + offset, size));
+      PAGODA_RETURN_IF_ERROR(backend.CopyToHost(to.as<char>() + offset, middle, size));
+      PAGODA_RETURN_IF_ERROR(backend.Synchronize());
+      const bool same = std::memcmp(to.as<char>() + offset, from.as<char>() + offset, size) == 0 &&
+                        to.as<char>()[offset + size] == 0 &&
+                        (offset == 0 || to.as<char>()[offset - 1] == 0);
+      PAGODA_RETURN_IF_ERROR(ExpectTrue(same, absl::StrCat(size, " bytes at offset ", offset)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A fault of the device is told at the next event, with the call and the device. Nothing works
+// afterwards.
+absl::Status Fault(CudaBackend& backend) {
+  const Buffer host = Must(backend.AllocateHost(64, "test"));
+  auto* const nowhere = reinterpret_cast<void*>(uintptr_t{64});
+  absl::Status status = backend.CopyToDevice(nowhere, host.data(), 64);
+  for (int i = 0; i < 1000 && status.ok(); ++i) {
+    const absl::StatusOr<uint64_t> event = backend.RecordEvent();
+    status = event.ok() ? backend.EventPassed(*event).status() : event.status();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::string message(status.message());
+  std::printf("     %s\n", message.c_str());
+  return ExpectTrue(status.code() == absl::StatusCode::kInternal &&
+                        absl::StrContains(message, "cudaErrorIllegalAddress") &&
+                        absl::StrContains(message, "cudaEvent") &&
+                        absl::StrContains(message, backend.context().label),
+                    "the fault's message");
+}
+
 }  // namespace
+
+void RunFaultCases(CheckRunner& runner, CudaBackend& backend) {
+  runner.Run("fault/illegal_address", [&] { return Fault(backend); });
+}
 
 void RunBackendCases(CheckRunner& runner, CudaBackend& backend) {
   runner.Run("backend/memory", [&] { return Memory(backend); });
+  runner.Run("backend/pinned_copies", [&] { return PinnedCopies(backend); });
   runner.Run("backend/events", [&] { return Events(backend); });
   runner.Run("backend/errors", [&] { return Errors(backend); });
   runner.Run("backend/graphs", [&] { return Graphs(backend); });

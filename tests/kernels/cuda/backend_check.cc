@@ -20,5 +20,6 @@ int main(int argc, char** argv) {
   cuda::RunSampleCases(runner, backend);
   cuda::RunLinearCases(runner, backend);
   cuda::RunFusedLinearCases(runner, backend);
+  cuda::RunFaultCases(runner, backend);
   return runner.Finish();
 }

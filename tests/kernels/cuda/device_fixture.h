@@ -111,6 +111,8 @@ inline absl::Status ExpectTrue(bool condition, absl::string_view what) {
 }
 
 void RunBackendCases(CheckRunner& runner, CudaBackend& backend);
+// After all others: they break the device's context.
+void RunFaultCases(CheckRunner& runner, CudaBackend& backend);
 void RunElementwiseCases(CheckRunner& runner, CudaBackend& backend);
 void RunWeightCases(CheckRunner& runner, CudaBackend& backend);
 void RunLinearCases(CheckRunner& runner, CudaBackend& backend);
