@@ -11,10 +11,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/base/dtype.h"
+#include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/fused_linear.h"
 #include "kernels/ops/linear.h"
+#include "kernels/ops/moe.h"
+#include "kernels/ops/norm.h"
 #include "kernels/ops/sample.h"
 
 namespace pagoda::kernels {
@@ -130,6 +133,23 @@ class Backend {
   virtual absl::Status RopeKvWrite(const RopeKvWriteParams& params) = 0;
   virtual absl::Status PagedAttention(const PagedAttentionParams& params) = 0;
   virtual absl::Status Sample(const SampleParams& params) = 0;
+
+  // ---- Ops of some architectures; UNIMPLEMENTED where a backend lacks one.
+  // y[i, :] += table[tokens[i], :] * scale: learned positions.
+  virtual absl::Status AddEmbedding(const EmbeddingParams&) { return NoSuchOp("AddEmbedding"); }
+  virtual absl::Status LayerNorm(const LayerNormParams&) { return NoSuchOp("LayerNorm"); }
+  virtual absl::Status HeadNorm(const HeadNormParams&) { return NoSuchOp("HeadNorm"); }
+  virtual absl::Status Activate(const ActivateParams&) { return NoSuchOp("Activate"); }
+  virtual absl::Status AddScaled(const AddScaledParams&) { return NoSuchOp("AddScaled"); }
+  virtual absl::Status RouteExperts(const RouteExpertsParams&) { return NoSuchOp("RouteExperts"); }
+  virtual absl::Status GroupedLinear(const GroupedLinearParams&) { return NoSuchOp("GroupedLinear"); }
+  virtual absl::Status CombineExperts(const CombineExpertsParams&) { return NoSuchOp("CombineExperts"); }
+  virtual absl::Status AdjustLogits(const AdjustLogitsParams&) { return NoSuchOp("AdjustLogits"); }
+
+ private:
+  static absl::Status NoSuchOp(const char* op) {
+    return absl::UnimplementedError(std::string(op) + " is not an op of this backend");
+  }
 };
 
 // Opens "cpu" or "cuda"; "cuda" is the module pagoda_cuda.so. A missing module, driver or device is an error that says

@@ -19,8 +19,8 @@ constexpr int32_t kMinLogitRows = 16;
 }  // namespace
 
 ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limits, DType dtype) {
-  const int32_t q_width = model.num_heads * model.head_dim;
-  const int32_t qkv_width = q_width + 2 * model.num_kv_heads * model.head_dim;
+  const int64_t q_width = int64_t{model.num_heads} * model.head_dim;
+  const int64_t qkv_width = q_width + 2 * int64_t{model.num_kv_heads} * model.head_dim;
   ActivationPlan plan;
   plan.max_tokens = limits.max_step_tokens;
   plan.logits_stride =
@@ -43,10 +43,27 @@ ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limit
   const size_t hidden_bytes = static_cast<size_t>(model.hidden_size) * element;
   plan.hidden_offset = place(tokens, hidden_bytes);
   plan.normed_offset = place(tokens, hidden_bytes);
-  plan.wide_offset = place(
-      tokens, static_cast<size_t>(std::max(qkv_width, 2 * model.intermediate_size)) * element);
-  plan.inner_offset =
-      place(tokens, static_cast<size_t>(std::max(q_width, model.intermediate_size)) * element);
+  int64_t wide = std::max<int64_t>(qkv_width, 2 * int64_t{model.intermediate_size});
+  int64_t inner = std::max<int64_t>(q_width, model.intermediate_size);
+  if (model.experts) {
+    const int64_t entries = model.experts->experts_per_token;
+    wide = std::max(wide, entries * 2 * model.experts->intermediate_size);
+    wide = std::max(wide, entries * model.hidden_size);
+    inner = std::max(inner, entries * model.experts->intermediate_size);
+  }
+  plan.wide_offset = place(tokens, static_cast<size_t>(wide) * element);
+  plan.inner_offset = place(tokens, static_cast<size_t>(inner) * element);
+  if (model.experts) {
+    const size_t num_experts = static_cast<size_t>(model.experts->num_experts);
+    const size_t entry_bytes =
+        static_cast<size_t>(model.experts->experts_per_token) * sizeof(int32_t);
+    plan.router_offset = place(tokens, num_experts * sizeof(float));
+    plan.group_offsets_offset = place(num_experts + 1, sizeof(int32_t));
+    plan.entry_rows_offset = place(tokens, entry_bytes);
+    plan.row_experts_offset = place(tokens, entry_bytes);
+    plan.row_entries_offset = place(tokens, entry_bytes);
+    plan.row_weights_offset = place(tokens, entry_bytes);
+  }
   plan.logit_hidden_offset = place(logit_rows, hidden_bytes);
   plan.logits_offset = place(logit_rows, logits_row_bytes);
   return plan;
@@ -70,6 +87,14 @@ absl::StatusOr<Activations> Activations::Allocate(kernels::Backend& backend,
   activations.plan_ = plan;
   PAGODA_ASSIGN_OR_RETURN(activations.buffer_, backend.Allocate(plan.total_bytes, "activations"));
   return activations;
+}
+
+kernels::ExpertRouting Activations::routing() const {
+  return {.group_offsets = static_cast<int32_t*>(At(plan_.group_offsets_offset)),
+          .entry_rows = static_cast<int32_t*>(At(plan_.entry_rows_offset)),
+          .row_experts = static_cast<int32_t*>(At(plan_.row_experts_offset)),
+          .row_entries = static_cast<int32_t*>(At(plan_.row_entries_offset)),
+          .row_weights = static_cast<float*>(At(plan_.row_weights_offset))};
 }
 
 }  // namespace pagoda::engine

@@ -25,6 +25,13 @@ struct ActivationPlan {
   size_t normed_offset = 0;
   size_t wide_offset = 0;
   size_t inner_offset = 0;
+  // Mixtures of experts: logits of the router, and the arrays of ExpertRouting.
+  size_t router_offset = 0;
+  size_t group_offsets_offset = 0;
+  size_t entry_rows_offset = 0;
+  size_t row_experts_offset = 0;
+  size_t row_entries_offset = 0;
+  size_t row_weights_offset = 0;
   size_t logit_hidden_offset = 0;
   size_t logits_offset = 0;
   size_t total_bytes = 0;
@@ -51,6 +58,10 @@ class Activations {
   void* normed() const { return At(plan_.normed_offset); }
   void* wide() const { return At(plan_.wide_offset); }
   void* inner() const { return At(plan_.inner_offset); }
+  // ---- REQUIRES: a model with experts.
+  float* router_logits() const { return static_cast<float*>(At(plan_.router_offset)); }
+  kernels::ExpertRouting routing() const;
+  // ----
   void* logit_hidden() const { return At(plan_.logit_hidden_offset); }
   float* logits() const { return static_cast<float*>(At(plan_.logits_offset)); }
   const ActivationPlan& plan() const { return plan_; }

@@ -8,7 +8,7 @@
 #include "engine/model/config_fields.h"
 #include "engine/model/forward_pass.h"
 #include "engine/model/model_config.h"
-#include "engine/model/weight_table.h"
+#include "engine/model/model_tensors.h"
 
 namespace pagoda::engine {
 
@@ -16,12 +16,16 @@ namespace pagoda::engine {
 // under architectures/ and one line in architecture.cc.
 struct Architecture {
   absl::string_view name;
-  // Reads the fields that not every architecture has; the common ones are in `config` already.
+  // Reads the fields that describe the model's shape and arithmetic, mostly with config_readers.h.
   void (*read_config)(ConfigFields& fields, ModelConfig& config);
-  // The tensors of the whole model.
-  std::vector<WeightSpec> (*weights)(const ModelConfig& config);
+  ModelTensors tensors;
   // From tokens to the residual stream after the last layer.
   absl::Status (*run_layers)(const ForwardPass& pass);
+
+  // The tensors of the whole model.
+  std::vector<WeightSpec> weights(const ModelConfig& config) const {
+    return MakeWeightSpecs(tensors, config);
+  }
 };
 
 // Null when there is none of that name.

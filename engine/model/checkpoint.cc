@@ -160,6 +160,17 @@ Checkpoint::~Checkpoint() {
   }
 }
 
+void Checkpoint::AddPrefix(absl::string_view prefix, absl::string_view except) {
+  std::map<std::string, CheckpointTensor, std::less<>> renamed;
+  for (auto& [name, tensor] : tensors_) {
+    if (name != except && !absl::StartsWith(name, prefix)) {
+      tensor.name = absl::StrCat(prefix, name);
+    }
+    renamed.emplace(tensor.name, std::move(tensor));
+  }
+  tensors_ = std::move(renamed);
+}
+
 const CheckpointTensor* Checkpoint::Find(absl::string_view name) const {
   const auto it = tensors_.find(name);
   return it == tensors_.end() ? nullptr : &it->second;

@@ -30,7 +30,7 @@ struct CheckpointTensor {
 //   - without: every *.safetensors but consolidated* (another layout of the same weights) and
 //   adapter_model*.
 // Reads go through read calls, never through a map: a file that shrinks while it is read is an
-// error, not a signal. Immutable after Open, so thread-safe.
+// error, not a signal. Immutable once read from, so thread-safe.
 class Checkpoint {
  public:
   // NOT_FOUND, INVALID_ARGUMENT or DATA_LOSS naming file or tensor. Reads headers only.
@@ -38,6 +38,10 @@ class Checkpoint {
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
+
+  // Gives every tensor that lacks the prefix one, but for `except`: some models' checkpoints were
+  // written from inside the module that the prefix names.
+  void AddPrefix(absl::string_view prefix, absl::string_view except);
 
   // Null when there is none of that name.
   const CheckpointTensor* Find(absl::string_view name) const;

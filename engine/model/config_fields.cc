@@ -38,6 +38,23 @@ bool ConfigFields::Has(absl::string_view name) const {
   return it != object_.end() && !it->is_null();
 }
 
+absl::string_view ConfigFields::Pick(const std::vector<absl::string_view>& names) {
+  absl::string_view picked;
+  for (const absl::string_view name : names) {
+    if (!Has(name)) continue;
+    if (picked.empty()) {
+      picked = name;
+      continue;
+    }
+    const nlohmann::json* a = Read(name);
+    const nlohmann::json* b = Read(picked);
+    if (a != nullptr && b != nullptr && *a != *b) {
+      Refuse(name, absl::StrCat("the value of ", picked, ", the same field"));
+    }
+  }
+  return picked.empty() ? names.front() : picked;
+}
+
 const nlohmann::json* ConfigFields::Read(absl::string_view name) {
   read_.insert(std::string(name));
   if (!status_.ok() || !Has(name)) return nullptr;
@@ -122,6 +139,21 @@ std::vector<int32_t> ConfigFields::IntOrList(absl::string_view name, int32_t min
     numbers.push_back(item.get<int32_t>());
   }
   return numbers;
+}
+
+std::vector<double> ConfigFields::Numbers(absl::string_view name, double min, double max) {
+  const nlohmann::json* value = Read(name);
+  if (value == nullptr) return {};
+  std::vector<double> numbers;
+  bool ok = value->is_array();
+  for (size_t i = 0; ok && i < value->size(); ++i) {
+    const double number = (*value)[i].is_number() ? (*value)[i].get<double>() : NAN;
+    ok = number >= min && number <= max;
+    numbers.push_back(number);
+  }
+  if (ok) return numbers;
+  Refuse(name, absl::StrCat("a list of numbers, each ", NumberRange(min, max)));
+  return {};
 }
 
 std::vector<std::string> ConfigFields::Strings(absl::string_view name) {

@@ -24,6 +24,9 @@ class ConfigFields {
   ConfigFields(std::string path, std::string prefix, nlohmann::json object);
 
   bool Has(absl::string_view name) const;
+  // The one of several spellings of a field that is present; the first where none is. Those that
+  // are present must agree.
+  absl::string_view Pick(const std::vector<absl::string_view>& names);
 
   int32_t RequiredInt(absl::string_view name, int32_t min, int32_t max);
   absl::optional<int32_t> OptionalInt(absl::string_view name, int32_t min, int32_t max);
@@ -34,6 +37,8 @@ class ConfigFields {
   absl::optional<std::string> OptionalString(absl::string_view name);
   // An integer or a list of them; empty when absent.
   std::vector<int32_t> IntOrList(absl::string_view name, int32_t min, int32_t max);
+  // A list of finite numbers in [min, max]; empty when absent.
+  std::vector<double> Numbers(absl::string_view name, double min, double max);
   // A list of strings; empty when absent.
   std::vector<std::string> Strings(absl::string_view name);
   // The object `name`; an empty one, and no failure, when it is absent.

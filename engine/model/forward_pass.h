@@ -6,7 +6,7 @@
 #include "engine/model/activations.h"
 #include "engine/model/kv_pool.h"
 #include "engine/model/model_config.h"
-#include "engine/model/rope_table.h"
+#include "engine/model/position_tables.h"
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
 
@@ -19,41 +19,36 @@ struct ForwardPass {
   const ModelConfig* model = nullptr;
   const Weights* weights = nullptr;
   const KvPool* kv = nullptr;
-  const RopeTable* rope = nullptr;
+  const PositionTables* positions = nullptr;
   const Activations* activations = nullptr;
   DType dtype = DType::kFloat32;  // of activations
   const kernels::AttentionBatch* batch = nullptr;
   const int32_t* tokens = nullptr;  // [batch->num_rows], on the device
 };
 
-// ---- Blocks that architectures are made of. The residual stream is activations->hidden().
+// ---- Blocks that architectures are made of. The residual stream is activations->hidden(). Which
+// norms and biases a block has is said by the weights that are there, and where nothing else is
+// written every block has its scale, norm and kind of activation from the ModelConfig.
 
-// hidden = embedding of the tokens.
+// hidden = embedding of the tokens (plus that of their positions) (normalised).
 absl::Status EmbedTokens(const ForwardPass& pass);
 // hidden += attention(norm(hidden)) of one layer; writes keys and values.
 absl::Status AttentionBlock(const ForwardPass& pass, int32_t layer);
-// hidden += down(silu(gate(x)) * up(x)) with x = norm(hidden).
+// hidden += down(activation(gate(x)) * up(x)) with x = norm(hidden).
 absl::Status GatedMlpBlock(const ForwardPass& pass, int32_t layer);
+// hidden += down(activation(up(x))) with x = norm(hidden).
+absl::Status PlainMlpBlock(const ForwardPass& pass, int32_t layer);
+// hidden += the weighted sum of the gated MLPs that the router chooses for each token.
+absl::Status ExpertsBlock(const ForwardPass& pass, int32_t layer);
 // logits = head(norm(hidden[row_indices])), [num_rows, plan().logits_stride]. REQUIRES: num_rows <=
 // max_logit_rows.
 absl::Status ComputeLogits(const ForwardPass& pass, const int32_t* row_indices, int64_t num_rows);
 
-// ---- The tensors of those blocks, under the names that Hugging Face checkpoints give them.
-// `prefix` is that of the layer, such as "model.layers.0.".
+// ---- Whole models: embedding, then layers of attention and an MLP.
 
-inline constexpr absl::string_view kEmbeddingTensor = "model.embed_tokens.weight";
-inline constexpr absl::string_view kHeadTensor = "lm_head.weight";
-
-void AddEmbeddingWeights(const ModelConfig& model, std::vector<WeightSpec>& specs);
-void AddAttentionWeights(const ModelConfig& model,
-                         int32_t layer,
-                         absl::string_view prefix,
-                         std::vector<WeightSpec>& specs);
-void AddGatedMlpWeights(const ModelConfig& model,
-                        int32_t layer,
-                        absl::string_view prefix,
-                        std::vector<WeightSpec>& specs);
-// The final norm and, unless it is tied to the embedding, lm_head.
-void AddHeadWeights(const ModelConfig& model, std::vector<WeightSpec>& specs);
+absl::Status RunGatedLayers(const ForwardPass& pass);
+absl::Status RunPlainLayers(const ForwardPass& pass);
+// Layers without experts have a gated MLP.
+absl::Status RunExpertLayers(const ForwardPass& pass);
 
 }  // namespace pagoda::engine

@@ -7,20 +7,14 @@
 #include "absl/strings/strip.h"
 #include "engine/model/architecture.h"
 #include "engine/model/config_fields.h"
+#include "engine/model/config_readers.h"
 #include "engine/model/json_file.h"
-#include "engine/model/rope_config.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
 namespace {
 
-// Far above any model, and small enough that products of two of them fit 64 bits.
-constexpr int32_t kMaxLayers = 1 << 16;
-constexpr int32_t kMaxWidth = 1 << 24;
-constexpr int32_t kMaxHeads = 1 << 16;
-constexpr int32_t kMaxHeadDim = 1 << 12;
 constexpr int32_t kMaxVocab = 1 << 26;
-constexpr int32_t kMaxPositions = 1 << 30;
 
 // The rule for fields that this file does not read. Three kinds are accepted:
 //   - those listed here: how the model was trained, written or was to be generated from, and ids of
@@ -108,15 +102,14 @@ void RequireNeutralFields(ConfigFields& fields) {
   for (absl::string_view name : {"is_encoder_decoder",
                                  "add_cross_attention",
                                  "tie_encoder_decoder",
-                                 "use_sliding_window",
-                                 "rope_interleaved"}) {
+                                 "rope_interleaved",
+                                 "use_mrope",
+                                 "use_bidirectional_attention"}) {
     fields.RequireNeutral(name, false);
   }
-  fields.RequireNeutral("partial_rotary_factor", 1.0);
   fields.RequireNeutral("chunk_size_feed_forward", 0);
   fields.RequireNeutral("pruned_heads", nlohmann::json::object());
   fields.RequireNeutral("quantization_config", nullptr);
-  fields.RequireNeutral("auto_map", nullptr);
 }
 
 const Architecture* ReadArchitecture(ConfigFields& fields) {
@@ -143,38 +136,16 @@ DType ReadDType(ConfigFields& fields) {
   return DType::kFloat32;
 }
 
-void ReadHeads(ConfigFields& fields, ModelConfig& config) {
-  config.num_heads = fields.RequiredInt("num_attention_heads", 1, kMaxHeads);
-  const absl::optional<int32_t> head_dim = fields.OptionalInt("head_dim", 1, kMaxHeadDim);
-  if (!head_dim && config.hidden_size % config.num_heads != 0) {
-    fields.Refuse("head_dim",
-                  absl::StrCat("an integer, as hidden_size ",
-                               config.hidden_size,
-                               " is no multiple of num_attention_heads ",
-                               config.num_heads));
-  }
-  config.head_dim = head_dim.value_or(config.hidden_size / config.num_heads);
-  if (config.head_dim % 2 != 0) fields.Refuse("head_dim", "an even integer");
-}
-
 void ReadCommonFields(ConfigFields& fields, ModelConfig& config) {
-  config.num_layers = fields.RequiredInt("num_hidden_layers", 1, kMaxLayers);
-  config.hidden_size = fields.RequiredInt("hidden_size", 1, kMaxWidth);
-  config.intermediate_size = fields.RequiredInt("intermediate_size", 1, kMaxWidth);
   config.vocab_size = fields.RequiredInt("vocab_size", 1, kMaxVocab);
-  config.max_position_embeddings = fields.RequiredInt("max_position_embeddings", 1, kMaxPositions);
-  config.rms_norm_eps = static_cast<float>(fields.RequiredNumber("rms_norm_eps", 0.0, 1.0));
-  config.tie_word_embeddings = fields.OptionalBool("tie_word_embeddings").value_or(false);
   config.eos_token_ids = fields.IntOrList("eos_token_id", 0, config.vocab_size - 1);
   config.bos_token_id = fields.OptionalInt("bos_token_id", 0, config.vocab_size - 1);
   config.dtype = ReadDType(fields);
-  config.rope = ReadRopeConfig(fields);
-  const absl::optional<std::string> activation = fields.OptionalString("hidden_act");
-  if (activation && *activation != "silu") fields.Refuse("hidden_act", "\"silu\"");
-  ReadHeads(fields, config);
 }
 
 }  // namespace
+
+void IgnoreHarmlessFields(ConfigFields& fields) { fields.Ignore(kHarmlessFields); }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(absl::string_view model_dir) {
   const std::string path = absl::StrCat(model_dir, "/config.json");
@@ -192,11 +163,15 @@ absl::StatusOr<ModelConfig> LoadModelConfig(absl::string_view model_dir) {
   RequireNeutralFields(fields);
   ReadCommonFields(fields, config);
   architecture->read_config(fields, config);
+  if (!config.sliding_window) fields.RequireNeutral("use_sliding_window", false);
   if (config.num_heads % std::max(config.num_kv_heads, 1) != 0) {
     fields.Refuse("num_key_value_heads",
                   absl::StrCat("a divisor of num_attention_heads ", config.num_heads));
   }
-  fields.Ignore(kHarmlessFields);
+  IgnoreHarmlessFields(fields);
+  // Code that the checkpoint brings along: read_config of an architecture that the library has too
+  // may ignore it before.
+  fields.RequireNeutral("auto_map", nullptr);
   PAGODA_RETURN_IF_ERROR(fields.Finish(kUnknownField));
   return config;
 }

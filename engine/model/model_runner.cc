@@ -185,7 +185,8 @@ absl::StatusOr<internal::v1::ModelReady> ModelRunner::Load(const internal::v1::L
 }
 
 absl::Status ModelRunner::AllocateStepMemory(const StepLimits& limits) {
-  PAGODA_ASSIGN_OR_RETURN(rope_, RopeTable::Make(*backend_, model_, limits.max_model_len));
+  PAGODA_ASSIGN_OR_RETURN(positions_,
+                          PositionTables::Make(*backend_, model_, limits.max_model_len));
   const ActivationPlan plan = PlanActivations(model_, limits, activation_dtype_);
   PAGODA_ASSIGN_OR_RETURN(activations_, Activations::Allocate(*backend_, plan));
   num_sets_ = std::max(2, static_cast<int>(open_.config().engine().max_steps_in_flight()));
@@ -261,7 +262,7 @@ ForwardPass ModelRunner::MakePass() const {
           .model = &model_,
           .weights = &weights_,
           .kv = &kv_,
-          .rope = &rope_,
+          .positions = &positions_,
           .activations = &activations_,
           .dtype = activation_dtype_,
           .batch = &inputs_.batch(),

@@ -17,7 +17,7 @@
 #include "engine/model/forward_pass.h"
 #include "engine/model/kv_pool.h"
 #include "engine/model/model_config.h"
-#include "engine/model/rope_table.h"
+#include "engine/model/position_tables.h"
 #include "engine/model/sample_outputs.h"
 #include "engine/model/sampling_inputs.h"
 #include "engine/model/slot_table.h"
@@ -107,7 +107,7 @@ class ModelRunner : public parallel::StepExecutor {
   DType activation_dtype_ = DType::kFloat32;
   Weights weights_;
   KvPool kv_;
-  RopeTable rope_;
+  PositionTables positions_;
   Activations activations_;
   BatchInputs inputs_;
   SamplingInputs sampling_;

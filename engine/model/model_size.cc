@@ -1,5 +1,7 @@
 // Types and sizes that follow from a ModelConfig: pure functions of model_config.h.
+#include "engine/model/architecture.h"
 #include "engine/model/model_config.h"
+#include "kernels/base/check.h"
 
 namespace pagoda::engine {
 namespace {
@@ -10,20 +12,16 @@ struct ParameterCounts {
 };
 
 ParameterCounts CountParameters(const ModelConfig& config) {
-  const uint64_t hidden = static_cast<uint64_t>(config.hidden_size);
-  const uint64_t intermediate = static_cast<uint64_t>(config.intermediate_size);
-  const uint64_t q_width = static_cast<uint64_t>(config.num_heads) * config.head_dim;
-  const uint64_t qkv_width =
-      q_width + 2 * static_cast<uint64_t>(config.num_kv_heads) * config.head_dim;
-  const uint64_t vocab_matrix = static_cast<uint64_t>(config.vocab_size) * hidden;
-
-  const uint64_t layer_matrices = hidden * (qkv_width + q_width + 3 * intermediate);
-  const uint64_t layer_vectors = 2 * hidden + (config.qkv_bias ? qkv_width : 0) +
-                                 (config.o_bias ? hidden : 0) +
-                                 (config.mlp_bias ? 2 * intermediate + hidden : 0);
-  const uint64_t layers = static_cast<uint64_t>(config.num_layers);
-  return {.matrices = layers * layer_matrices + (config.tie_word_embeddings ? 1 : 2) * vocab_matrix,
-          .vectors = layers * layer_vectors + hidden};
+  const Architecture* architecture = FindArchitecture(config.architecture);
+  PAGODA_CHECK(architecture != nullptr);
+  ParameterCounts counts;
+  for (const WeightSpec& spec : architecture->weights(config)) {
+    for (const WeightPart& part : spec.parts) {
+      (spec.is_vector ? counts.vectors : counts.matrices) +=
+          static_cast<uint64_t>(part.rows) * static_cast<uint64_t>(part.cols);
+    }
+  }
+  return counts;
 }
 
 }  // namespace

@@ -36,8 +36,11 @@ std::vector<Angle> FirstAngles(const std::vector<double>& frequencies) {
 // Rows of the table: the cosines of a position, then its sines.
 class RowWriter {
  public:
-  explicit RowWriter(const std::vector<double>& frequencies)
-      : frequencies_(frequencies), first_(FirstAngles(frequencies)), base_(frequencies.size()) {}
+  RowWriter(const std::vector<double>& frequencies, double factor)
+      : frequencies_(frequencies),
+        factor_(factor),
+        first_(FirstAngles(frequencies)),
+        base_(frequencies.size()) {}
 
   void Write(int32_t position, float* row) {
     const size_t half = frequencies_.size();
@@ -45,6 +48,8 @@ class RowWriter {
       stride_ = position / kStride;
       for (size_t i = 0; i < half; ++i) {
         base_[i] = AngleOf(static_cast<double>(stride_) * kStride * frequencies_[i]);
+        base_[i].cosine *= factor_;
+        base_[i].sine *= factor_;
       }
     }
     const Angle* const rest = &first_[static_cast<size_t>(position % kStride) * half];
@@ -57,6 +62,7 @@ class RowWriter {
 
  private:
   const std::vector<double>& frequencies_;
+  const double factor_;  // of every cosine and sine
   const std::vector<Angle> first_;
   int32_t stride_ = -1;
   std::vector<Angle> base_;  // of position stride_ * kStride
@@ -65,18 +71,19 @@ class RowWriter {
 }  // namespace
 
 absl::StatusOr<RopeTable> RopeTable::Make(kernels::Backend& backend,
-                                          const ModelConfig& model,
+                                          const RopeConfig& rope,
+                                          int32_t dim,
                                           int32_t num_positions) {
-  const std::vector<double> frequencies = RopeFrequencies(model.rope, model.head_dim);
+  const std::vector<double> frequencies = RopeFrequencies(rope, dim, num_positions);
   const size_t half = frequencies.size();
   RopeTable table;
   table.num_positions = num_positions;
-  table.dim = model.head_dim;
+  table.dim = dim;
   const size_t row_bytes = 2 * half * sizeof(float);
   PAGODA_ASSIGN_OR_RETURN(
       table.buffer,
       backend.Allocate(static_cast<size_t>(num_positions) * row_bytes, "rotary embedding"));
-  RowWriter writer(frequencies);
+  RowWriter writer(frequencies, rope.attention_factor);
   std::vector<float> rows;
   for (int32_t begin = 0; begin < num_positions; begin += kPositionsPerCopy) {
     const int32_t end = std::min(begin + kPositionsPerCopy, num_positions);

@@ -21,6 +21,7 @@ struct ReadJob {
   int64_t row_begin = 0, row_end = 0;
   int64_t col_begin = 0, col_end = 1;
   // For the taker.
+  bool transposed = false;  // columns of the tensor are rows of the weight
   size_t weight_idx = 0;
   int64_t weight_row = 0;
 

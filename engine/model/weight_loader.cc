@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/model/architecture.h"
-#include "engine/model/forward_pass.h"
 #include "engine/model/json_file.h"
 #include "engine/model/tensor_reader.h"
 #include "kernels/base/check.h"
@@ -28,9 +27,27 @@ constexpr size_t kMaxStagingBuffers = 8;
 // A page cache is read at full speed by a few threads; more only compete with the packing.
 constexpr unsigned kMaxReadThreads = 8;
 
-// A table that old checkpoints carry along and every reader makes anew from config.json.
+// Tables that old checkpoints carry along and every reader makes anew: frequencies, and the causal
+// mask of GPT-2.
 bool IsDerivedTensor(absl::string_view name) {
-  return absl::EndsWith(name, ".rotary_emb.inv_freq");
+  return absl::EndsWith(name, ".rotary_emb.inv_freq") || absl::EndsWith(name, ".attn.bias") ||
+         absl::EndsWith(name, ".attn.masked_bias");
+}
+
+bool IsNormWeight(WeightRole role) {
+  switch (role) {
+    case WeightRole::kEmbeddingNorm:
+    case WeightRole::kInputNorm:
+    case WeightRole::kQNorm:
+    case WeightRole::kKNorm:
+    case WeightRole::kAttentionOutNorm:
+    case WeightRole::kPostAttentionNorm:
+    case WeightRole::kMlpOutNorm:
+    case WeightRole::kFinalNorm:
+      return true;
+    default:
+      return false;
+  }
 }
 
 std::string Names(const std::vector<std::string>& names) {
@@ -60,8 +77,10 @@ absl::StatusOr<DType> ReadableType(const Checkpoint& checkpoint, const Checkpoin
 }
 
 std::vector<int64_t> ShapeOf(const WeightSpec& spec, const WeightPart& part) {
-  if (spec.is_vector) return {part.rows};
-  return {part.rows, part.cols};
+  const int64_t rows = part.tensor_rows == 0 ? part.rows : part.tensor_rows;
+  if (spec.is_vector) return {rows};
+  if (part.transposed) return {part.cols, rows};
+  return {rows, part.cols};
 }
 
 absl::Status CheckTensor(const Checkpoint& checkpoint,
@@ -79,12 +98,29 @@ absl::Status CheckTensor(const Checkpoint& checkpoint,
                                                  "] by config.json"));
 }
 
+// A slice of a tensor that lies transposed is one job: a weight's row is a column there.
+ReadJob TransposedJob(const WeightSlice& slice, const CheckpointTensor* tensor, size_t weight_idx) {
+  return {.tensor = tensor,
+          .tensor_cols = slice.tensor_rows,
+          .row_begin = slice.col_begin,
+          .row_end = slice.col_end,
+          .col_begin = slice.row_begin,
+          .col_end = slice.row_end,
+          .transposed = true,
+          .weight_idx = weight_idx,
+          .weight_row = slice.weight_row};
+}
+
 // Divides every slice into jobs that fit a staging buffer.
 std::vector<ReadJob> MakeJobs(const Checkpoint& checkpoint, const Weights& weights) {
   std::vector<ReadJob> jobs;
   for (size_t i = 0; i < weights.plans().size(); ++i) {
     for (const WeightSlice& slice : weights.plans()[i].slices) {
       const CheckpointTensor* tensor = checkpoint.Find(slice.tensor);
+      if (slice.transposed) {
+        jobs.push_back(TransposedJob(slice, tensor, i));
+        continue;
+      }
       const size_t row_bytes =
           tensor->size_bytes / static_cast<size_t>(std::max<int64_t>(slice.tensor_rows, 1));
       const int64_t rows_per_job =
@@ -102,6 +138,25 @@ std::vector<ReadJob> MakeJobs(const Checkpoint& checkpoint, const Weights& weigh
     }
   }
   return jobs;
+}
+
+// Rows become columns, in tiles that stay in the first-level cache.
+template <typename T>
+std::vector<char> Transpose(const void* source, int64_t rows, int64_t cols) {
+  constexpr int64_t kTile = 32;
+  std::vector<char> transposed(static_cast<size_t>(rows * cols) * sizeof(T));
+  const T* const from = static_cast<const T*>(source);
+  T* const to = reinterpret_cast<T*>(transposed.data());
+  for (int64_t row = 0; row < rows; row += kTile) {
+    for (int64_t col = 0; col < cols; col += kTile) {
+      for (int64_t i = row; i < std::min(row + kTile, rows); ++i) {
+        for (int64_t j = col; j < std::min(col + kTile, cols); ++j) {
+          to[j * rows + i] = from[i * cols + j];
+        }
+      }
+    }
+  }
+  return transposed;
 }
 
 void ConvertToFloat(const void* source, DType dtype, size_t count, float* to) {
@@ -125,17 +180,24 @@ class Packer {
   absl::Status Pack(const TensorReader::Filled& filled) {
     PAGODA_ASSIGN_OR_RETURN(const DType dtype, ReadableType(checkpoint_, *filled.job.tensor));
     const kernels::LinearWeight& weight = weights_.weight(filled.job.weight_idx);
+    std::vector<char> transposed;
     if (weights_.plans()[filled.job.weight_idx].is_vector) {
       PAGODA_RETURN_IF_ERROR(CopyVector(filled, dtype, weight));
     } else {
-      PAGODA_RETURN_IF_ERROR(backend_.PackLinear({.weight = weight,
-                                                  .source = filled.data,
-                                                  .source_dtype = dtype,
-                                                  .rows = filled.job.rows(),
-                                                  .row_offset = filled.job.weight_row}));
+      if (filled.job.transposed) {
+        transposed = DTypeBytes(dtype) == 4
+                         ? Transpose<uint32_t>(filled.data, filled.job.rows(), filled.job.cols())
+                         : Transpose<uint16_t>(filled.data, filled.job.rows(), filled.job.cols());
+      }
+      PAGODA_RETURN_IF_ERROR(backend_.PackLinear(
+          {.weight = weight,
+           .source = filled.job.transposed ? transposed.data() : filled.data,
+           .source_dtype = dtype,
+           .rows = filled.job.transposed ? filled.job.cols() : filled.job.rows(),
+           .row_offset = filled.job.weight_row}));
     }
     PAGODA_ASSIGN_OR_RETURN(const uint64_t event, backend_.RecordEvent());
-    in_use_.push_back({event, filled.data});
+    in_use_.push_back({event, filled.data, std::move(transposed)});
     return absl::OkStatus();
   }
 
@@ -157,6 +219,7 @@ class Packer {
   struct InUse {
     uint64_t event;
     void* data;
+    std::vector<char> transposed;  // what the device reads in place of `data`
   };
 
   absl::Status CopyVector(const TensorReader::Filled& filled,
@@ -264,19 +327,24 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenModelCheckpoint(absl::string_vie
   const Architecture* architecture = FindArchitecture(model.architecture);
   PAGODA_CHECK(architecture != nullptr);
   PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(model_dir));
-  if (!model.tie_word_embeddings && checkpoint->Find(kHeadTensor) == nullptr &&
-      checkpoint->Find(kEmbeddingTensor) != nullptr) {
+  const ModelTensors& tensors = architecture->tensors;
+  const std::string embedding = tensors.embedding_tensor(), head = tensors.head_tensor();
+  if (tensors.prefix_is_optional && checkpoint->Find(embedding) == nullptr) {
+    checkpoint->AddPrefix(tensors.prefix, head);
+  }
+  if (!model.tie_word_embeddings && checkpoint->Find(head) == nullptr &&
+      checkpoint->Find(embedding) != nullptr) {
     return absl::NotFoundError(absl::StrCat(
         model_dir,
         ": the checkpoint has no tensor '",
-        kHeadTensor,
+        head,
         "'; expected one, as config.json does not set tie_word_embeddings: set that to true if "
         "the head is the embedding"));
   }
   PAGODA_RETURN_IF_ERROR(CheckTensors(
-      *checkpoint, architecture->weights(model), model.tie_word_embeddings ? kHeadTensor : ""));
+      *checkpoint, architecture->weights(model), model.tie_word_embeddings ? head : ""));
   if (model.tie_word_embeddings) {
-    PAGODA_RETURN_IF_ERROR(CheckTiedHead(*checkpoint, kEmbeddingTensor, kHeadTensor));
+    PAGODA_RETURN_IF_ERROR(CheckTiedHead(*checkpoint, embedding, head));
   }
   return checkpoint;
 }
@@ -318,10 +386,7 @@ absl::Status FillDummyWeights(kernels::Backend& backend, uint64_t seed, Weights&
   std::vector<float> ones;
   for (size_t i = 0; i < weights.plans().size(); ++i) {
     const WeightPlan& plan = weights.plans()[i];
-    const bool is_norm = plan.role == WeightRole::kInputNorm ||
-                         plan.role == WeightRole::kPostAttentionNorm ||
-                         plan.role == WeightRole::kFinalNorm;
-    if (is_norm) {
+    if (IsNormWeight(plan.role)) {
       if (ones.size() < static_cast<size_t>(plan.n)) {
         PAGODA_RETURN_IF_ERROR(backend.Synchronize());
         ones.assign(static_cast<size_t>(plan.n), 1.0f);

@@ -41,7 +41,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> OpenModelCheckpoint(absl::string_vie
 using WeightProgressFn = std::function<void(uint64_t bytes_done, uint64_t bytes_total)>;
 
 // Reads every slice of the plans into its weight. Memory beyond the weights: at most 64 MiB of
-// staging, or eight rows of the widest tensor. REQUIRES: CheckTensors passed.
+// staging, or eight rows of the widest tensor (eight whole ones where they lie transposed).
+// REQUIRES: CheckTensors passed.
 absl::Status LoadWeights(kernels::Backend& backend,
                          const Checkpoint& checkpoint,
                          Weights& weights,

@@ -13,7 +13,15 @@ bool IsHeld(const WeightSpec& spec, const WeightRange& range) {
   if (spec.layer != kNoLayer) {
     return spec.layer >= range.first_layer && spec.layer < range.end_layer;
   }
-  return spec.role == WeightRole::kEmbedding ? range.has_embedding : range.has_head;
+  switch (spec.role) {
+    case WeightRole::kEmbedding:
+    case WeightRole::kPositionEmbedding:
+    case WeightRole::kEmbeddingNorm:
+    case WeightRole::kEmbeddingNormBias:
+      return range.has_embedding;
+    default:
+      return range.has_head;
+  }
 }
 
 absl::Status CannotShare(const WeightPart& part,
@@ -32,18 +40,20 @@ absl::Status CannotShare(const WeightPart& part,
                    " tensor ranks cannot share; expected a number of ranks that divides it"));
 }
 
-absl::StatusOr<WeightSlice> Slice(const WeightPart& part, const WeightRange& range) {
-  WeightSlice slice = {.tensor = part.tensor,
-                       .tensor_rows = part.rows,
-                       .tensor_cols = part.cols,
-                       .row_end = part.rows,
-                       .col_end = part.cols};
+// Rows [row_begin, row_end) of the part are the rank's.
+struct Share {
+  int64_t row_begin = 0, row_end = 0;
+  int64_t col_begin = 0, col_end = 1;
+};
+
+absl::StatusOr<Share> ShareOf(const WeightPart& part, const WeightRange& range) {
+  Share share = {.row_end = part.rows, .col_end = part.cols};
   const int64_t rank = range.tensor_rank, ranks = range.tensor_ranks;
   if (part.split == WeightSplit::kColumns) {
     if (part.cols % ranks != 0) return CannotShare(part, part.cols, "columns", range);
     const int64_t cols = part.cols / ranks;
-    slice.col_begin = rank * cols;
-    slice.col_end = slice.col_begin + cols;
+    share.col_begin = rank * cols;
+    share.col_end = share.col_begin + cols;
   } else if (part.split == WeightSplit::kRows) {
     const int64_t units = part.rows / part.unit_rows;
     if (units % ranks != 0 && ranks % units != 0) {
@@ -51,12 +61,33 @@ absl::StatusOr<WeightSlice> Slice(const WeightPart& part, const WeightRange& ran
     }
     const int64_t units_held = units >= ranks ? units / ranks : 1;
     const int64_t first_unit = units >= ranks ? rank * units_held : rank * units / ranks;
-    slice.row_begin = first_unit * part.unit_rows;
-    slice.row_end = slice.row_begin + units_held * part.unit_rows;
+    share.row_begin = first_unit * part.unit_rows;
+    share.row_end = share.row_begin + units_held * part.unit_rows;
   } else if (part.split == WeightSplit::kFirstRank && rank != 0) {
-    slice.row_end = 0;
+    share.row_end = 0;
   }
-  return slice;
+  return share;
+}
+
+// One slice where the rows lie together in the tensor, else one a unit.
+void AddSlices(const WeightPart& part, const Share& share, WeightPlan& plan) {
+  const bool together = part.unit_stride == 0 || part.unit_stride == part.unit_rows;
+  const int64_t step = together ? share.row_end - share.row_begin : part.unit_rows;
+  int64_t row = share.row_begin;
+  do {
+    const int64_t tensor_row =
+        part.first_row + (together ? row : row / part.unit_rows * part.unit_stride);
+    plan.slices.push_back({.tensor = part.tensor,
+                           .tensor_rows = part.tensor_rows == 0 ? part.rows : part.tensor_rows,
+                           .tensor_cols = part.cols,
+                           .transposed = part.transposed,
+                           .row_begin = tensor_row,
+                           .row_end = tensor_row + step,
+                           .col_begin = share.col_begin,
+                           .col_end = share.col_end,
+                           .weight_row = plan.n + row - share.row_begin});
+    row += step;
+  } while (row < share.row_end);
 }
 
 }  // namespace
@@ -68,12 +99,11 @@ absl::StatusOr<std::vector<WeightPlan>> PlanWeights(const std::vector<WeightSpec
     if (!IsHeld(spec, range)) continue;
     WeightPlan plan = {.role = spec.role, .layer = spec.layer, .is_vector = spec.is_vector};
     for (const WeightPart& part : spec.parts) {
-      PAGODA_ASSIGN_OR_RETURN(WeightSlice slice, Slice(part, range));
-      slice.weight_row = plan.n;
+      PAGODA_ASSIGN_OR_RETURN(const Share share, ShareOf(part, range));
+      AddSlices(part, share, plan);
       // A bias of the first rank only is a vector of zeros on the others.
-      plan.n += part.split == WeightSplit::kFirstRank ? part.rows : slice.rows();
-      plan.k = slice.cols();
-      plan.slices.push_back(std::move(slice));
+      plan.n += part.split == WeightSplit::kFirstRank ? part.rows : share.row_end - share.row_begin;
+      plan.k = share.col_end - share.col_begin;
     }
     plans.push_back(std::move(plan));
   }

@@ -13,17 +13,30 @@ namespace pagoda::engine {
 // vectors.
 enum class WeightRole : uint8_t {
   kEmbedding,
-  kInputNorm,
+  kPositionEmbedding,
+  kEmbeddingNorm,
+  kEmbeddingNormBias,
+  kInputNorm,  // before attention
+  kInputNormBias,
   kQkv,
   kQkvBias,
+  kQNorm,
+  kKNorm,
   kAttentionOut,
   kAttentionOutBias,
-  kPostAttentionNorm,
-  kGateUp,
+  kAttentionOutNorm,   // of what attention adds to the residual stream
+  kPostAttentionNorm,  // before the MLP
+  kPostAttentionNormBias,
+  kGateUp,  // in an MLP without a gate, up alone
   kGateUpBias,
   kDown,
   kDownBias,
+  kRouter,
+  kExpertGateUp,  // of expert after expert
+  kExpertDown,
+  kMlpOutNorm,  // of what the MLP adds to the residual stream
   kFinalNorm,
+  kFinalNormBias,
   kLmHead,
 };
 inline constexpr int kNumWeightRoles = static_cast<int>(WeightRole::kLmHead) + 1;
@@ -38,7 +51,7 @@ enum class WeightSplit : uint8_t {
   kFirstRank,  // a bias that is added once: zeros on the other ranks
 };
 
-// A tensor of the checkpoint. Vectors are matrices of one column.
+// Rows of a tensor of the checkpoint. Vectors are matrices of one column.
 struct WeightPart {
   std::string tensor;
   int64_t rows = 0;
@@ -46,6 +59,13 @@ struct WeightPart {
   WeightSplit split = WeightSplit::kWhole;
   // Rows that stay together, such as those of a head.
   int64_t unit_rows = 1;
+
+  // ---- Where the rows are, in a tensor that holds others too.
+  int64_t tensor_rows = 0;  // of the whole tensor; 0: `rows`
+  int64_t first_row = 0;
+  int64_t unit_stride = 0;  // rows from one unit to the next; 0: units follow one another
+  // The tensor is [cols, tensor_rows]: it maps rows to columns.
+  bool transposed = false;
 };
 
 // One weight of the device: checkpoint tensors one below the other.
@@ -70,6 +90,8 @@ struct WeightRange {
 struct WeightSlice {
   std::string tensor;
   int64_t tensor_rows = 0, tensor_cols = 1;  // of the whole tensor
+  // The tensor lies transposed in its file; rows and columns here are the weight's.
+  bool transposed = false;
   int64_t row_begin = 0, row_end = 0;
   int64_t col_begin = 0, col_end = 1;
   int64_t weight_row = 0;

@@ -128,22 +128,49 @@ class CpuBackend final : public Backend {
   absl::Status Embedding(const EmbeddingParams& params) override {
     return cpu::Embedding(context_, params);
   }
+  absl::Status AddEmbedding(const EmbeddingParams& params) override {
+    return cpu::AddEmbedding(context_, params);
+  }
   absl::Status GatherRows(const GatherRowsParams& params) override {
     return cpu::GatherRows(context_, params);
   }
   absl::Status RmsNorm(const RmsNormParams& params) override {
     return cpu::RmsNorm(context_, params);
   }
+  absl::Status LayerNorm(const LayerNormParams& params) override {
+    return cpu::LayerNorm(context_, params);
+  }
+  absl::Status HeadNorm(const HeadNormParams& params) override {
+    return cpu::HeadNorm(context_, params);
+  }
+  absl::Status Activate(const ActivateParams& params) override {
+    return cpu::Activate(context_, params);
+  }
+  absl::Status AddScaled(const AddScaledParams& params) override {
+    return cpu::AddScaled(context_, params);
+  }
   absl::Status SiluMul(const SiluMulParams& params) override {
     return cpu::SiluMul(context_, params);
   }
   absl::Status Linear(const LinearParams& params) override { return cpu::Linear(context_, params); }
+  absl::Status RouteExperts(const RouteExpertsParams& params) override {
+    return cpu::RouteExperts(context_, params);
+  }
+  absl::Status GroupedLinear(const GroupedLinearParams& params) override {
+    return cpu::GroupedLinear(context_, params);
+  }
+  absl::Status CombineExperts(const CombineExpertsParams& params) override {
+    return cpu::CombineExperts(context_, params);
+  }
   absl::Status PrepareAttention(const AttentionBatch& batch) override { return Validate(batch); }
   absl::Status RopeKvWrite(const RopeKvWriteParams& params) override {
     return cpu::RopeKvWrite(context_, params);
   }
   absl::Status PagedAttention(const PagedAttentionParams& params) override {
     return cpu::PagedAttention(context_, params);
+  }
+  absl::Status AdjustLogits(const AdjustLogitsParams& params) override {
+    return cpu::AdjustLogits(context_, params);
   }
   absl::Status Sample(const SampleParams& params) override { return cpu::Sample(context_, params); }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/sample_kernels.h"
+#include "kernels/ops/activation_kind.h"
 
 // What the per-ISA files export: single-threaded kernels over plain arrays. The ops of this folder
 // validate, divide the work among threads and call them. Nothing here may include headers with
@@ -121,6 +122,18 @@ struct KernelTable {
                        int64_t width,
                        float* y);
   void (*silu_mul_row)(const float* gate, const float* up, int64_t width, float* y);
+  // `bias` may be null.
+  void (*layer_norm_row)(const float* x,
+                         const float* weight,
+                         const float* bias,
+                         float epsilon,
+                         int64_t width,
+                         float* y);
+  // `up` is what the activation is multiplied with, or null.
+  void (*activate_row)(
+      const float* x, const float* up, Activation activation, int64_t width, float* y);
+  void (*add_scaled_row)(const float* x, float scale, int64_t width, float* y);
+  void (*adjust_logits_row)(float scale, float soft_cap, int64_t width, float* logits);
   // Rotates the first rotary_dim of a head in place; cos and sin have rotary_dim / 2 each.
   void (*rotate_head)(float* head, const float* cos, const float* sin, int32_t rotary_dim);
   // source * inverse_scale, in the type of the cache.

@@ -5,6 +5,7 @@
 #include "kernels/cpu/elementwise_inl.h"
 #include "kernels/cpu/gemm_inl.h"
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/layers_inl.h"
 #include "kernels/cpu/sample_inl.h"
 
 namespace pagoda::kernels::cpu {
@@ -21,6 +22,10 @@ constexpr KernelTable MakeTable(Isa isa) {
   table.merge_partials = MergePartials;
   table.rms_norm_row = RmsNormRow;
   table.silu_mul_row = SiluMulRow;
+  table.layer_norm_row = LayerNormRow;
+  table.activate_row = ActivateRow;
+  table.add_scaled_row = AddScaledRow;
+  table.adjust_logits_row = AdjustLogitsRow;
   table.rotate_head = RotateHead;
   table.store_kv = StoreKv;
   table.fill_normal = FillNormal;

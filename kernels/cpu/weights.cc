@@ -115,20 +115,45 @@ void FillRows(Context& context, const FillNormalParams& params) {
   });
 }
 
-template <typename T>
+template <typename T, bool kAdds>
 void ReadRow(const LinearWeight& weight, int64_t row, float scale, float* y) {
   int64_t pair_stride = 0;
   const T* from = RowStart<T>(weight, row, &pair_stride);
+  const auto put = [&](int64_t i, T value) {
+    y[i] = kAdds ? y[i] + ToFloat(value) * scale : ToFloat(value) * scale;
+  };
   const int64_t whole_pairs = weight.k / 2;
   for (int64_t p = 0; p < whole_pairs; ++p) {
-    y[2 * p] = ToFloat(from[p * pair_stride]) * scale;
-    y[2 * p + 1] = ToFloat(from[p * pair_stride + 1]) * scale;
+    put(2 * p, from[p * pair_stride]);
+    put(2 * p + 1, from[p * pair_stride + 1]);
   }
-  if (weight.k % 2 != 0) y[weight.k - 1] = ToFloat(from[whole_pairs * pair_stride]) * scale;
+  if (weight.k % 2 != 0) put(weight.k - 1, from[whole_pairs * pair_stride]);
 }
 
 absl::Status RequireWeightDType(absl::string_view field, DType dtype) {
   return RequireDType(field, dtype, {DType::kFloat32, DType::kBFloat16});
+}
+
+// y = or += rows of the table, by token.
+template <bool kAdds>
+absl::Status ReadRows(Context& context, const EmbeddingParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  PAGODA_RETURN_IF_ERROR(RequireWeightDType("Embedding.table.dtype", params.table.dtype));
+  PAGODA_RETURN_IF_ERROR(RequireDType("Embedding.y_dtype", params.y_dtype, {DType::kFloat32}));
+  const LinearWeight& table = params.table;
+  // A packed row is one pair in each cache line.
+  context.ParallelFor(params.rows, params.rows * table.k * 2, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t token = std::clamp<int64_t>(params.tokens[i], 0, table.n - 1);
+      float* y = static_cast<float*>(params.y) + i * table.k;
+      if (table.dtype == DType::kFloat32) {
+        ReadRow<float, kAdds>(table, token, params.scale, y);
+      } else {
+        ReadRow<BFloat16, kAdds>(table, token, params.scale, y);
+      }
+    }
+  });
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -161,23 +186,11 @@ absl::Status FillNormal(Context& context, const FillNormalParams& params) {
 }
 
 absl::Status Embedding(Context& context, const EmbeddingParams& params) {
-  PAGODA_RETURN_IF_ERROR(Validate(params));
-  PAGODA_RETURN_IF_ERROR(RequireWeightDType("Embedding.table.dtype", params.table.dtype));
-  PAGODA_RETURN_IF_ERROR(RequireDType("Embedding.y_dtype", params.y_dtype, {DType::kFloat32}));
-  const LinearWeight& table = params.table;
-  // A packed row is one pair in each cache line.
-  context.ParallelFor(params.rows, params.rows * table.k * 2, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t token = std::clamp<int64_t>(params.tokens[i], 0, table.n - 1);
-      float* y = static_cast<float*>(params.y) + i * table.k;
-      if (table.dtype == DType::kFloat32) {
-        ReadRow<float>(table, token, params.scale, y);
-      } else {
-        ReadRow<BFloat16>(table, token, params.scale, y);
-      }
-    }
-  });
-  return absl::OkStatus();
+  return ReadRows</*kAdds=*/false>(context, params);
+}
+
+absl::Status AddEmbedding(Context& context, const EmbeddingParams& params) {
+  return ReadRows</*kAdds=*/true>(context, params);
 }
 
 }  // namespace pagoda::kernels::cpu

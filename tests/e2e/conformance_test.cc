@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,22 +51,20 @@ std::ostream& operator<<(std::ostream& out, const Setting& s) {
              << s.prefix_caching;
 }
 
+// The reference data's models and those of tests/data, by name.
 std::vector<std::string> ModelDirs() {
-  std::vector<std::string> dirs;
-  const auto root = ConformanceDir();
-  const std::filesystem::path models = root
-                                           ? std::filesystem::path(*root) / "models"
-                                           : std::filesystem::path(PAGODA_SOURCE_DIR "/tests/data");
-  for (const auto& entry : std::filesystem::directory_iterator(models)) {
-    if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
-    const json config = json::parse(std::ifstream(entry.path() / "config.json"));
-    const std::string architecture = config["architectures"][0];
-    if (architecture == "LlamaForCausalLM" || architecture == "MistralForCausalLM") {
-      dirs.push_back(entry.path().string());
+  std::map<std::string, std::string> dirs;
+  const auto add = [&dirs](const std::filesystem::path& folder) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
+      dirs.emplace(entry.path().filename().string(), entry.path().string());
     }
-  }
-  std::sort(dirs.begin(), dirs.end());
-  return dirs;
+  };
+  if (const auto root = ConformanceDir()) add(std::filesystem::path(*root) / "models");
+  add(PAGODA_SOURCE_DIR "/tests/data");
+  std::vector<std::string> paths;
+  for (const auto& [name, path] : dirs) paths.push_back(path);
+  return paths;
 }
 
 v1::GenerateRequest TokenRequest(const std::vector<uint32_t>& prompt, uint32_t max_tokens) {
@@ -255,15 +254,28 @@ void ExpectSameBits(const v1::GenerateResponse::Sequence& actual,
   }
 }
 
+// Keys and values of all layers, from any architecture's config.json.
+int64_t KvBytesPerToken(const json& config, int64_t element_bytes) {
+  const auto first_of = [&](std::initializer_list<const char*> names, int64_t otherwise) {
+    for (const char* name : names) {
+      if (config.contains(name)) return config[name].get<int64_t>();
+    }
+    return otherwise;
+  };
+  const int64_t layers = first_of({"num_hidden_layers", "n_layer", "n_layers"}, 0);
+  const int64_t heads = first_of({"num_attention_heads", "n_head", "n_heads"}, 0);
+  const int64_t hidden = first_of({"hidden_size", "n_embd", "d_model"}, 0);
+  const int64_t head_dim = first_of({"head_dim"}, hidden / heads);
+  return 2 * element_bytes * layers * first_of({"num_key_value_heads"}, heads) * head_dim;
+}
+
 // A pool of 256 tokens under six sequences that are admitted with 33 tokens and grow to 133.
 void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_size) {
   SCOPED_TRACE(absl::StrCat(model_dir, " budget ", budget_tokens, " block ", block_size));
   const json config = json::parse(std::ifstream(model_dir + "/config.json"));
   const json golden = json::parse(std::ifstream(model_dir + "/golden.json"));
   const bool is_cuda = DeviceUnderTest() == "cuda";
-  const int64_t kv_bytes_per_token =
-      int64_t{2} * (is_cuda ? 2 : 4) * config["num_hidden_layers"].get<int>() *
-      config["num_key_value_heads"].get<int>() * config["head_dim"].get<int>();
+  const int64_t kv_bytes_per_token = KvBytesPerToken(config, is_cuda ? 2 : 4);
   Setting setting{is_cuda ? "bfloat16" : "float32", budget_tokens, block_size, true};
   std::vector<std::string> flags = setting.Flags();
   flags.push_back("--max-model-len=256");

@@ -88,6 +88,35 @@ void CheckGreedy(RunnerDriver& driver, const json& golden, const Tolerance& tole
   EXPECT_GT(num_checked, 0);
 }
 
+constexpr const char* kModels[] = {
+    "bloom",
+    "gemma2",
+    "gemma3",
+    "gpt2",
+    "granite",
+    "llama_bias",
+    "llama_gqa",
+    "llama_hd128",
+    "llama_mha_tied",
+    "llama_mqa",
+    "llama_rope_linear",
+    "llama_rope_llama3",
+    "llama_rope_llama3_new",
+    "llama_rope_yarn",
+    "llama_sharded",
+    "mistral_swa",
+    "mixtral",
+    "mpt",
+    "olmo2",
+    "phi3_longrope",
+    "phi3_window",
+    "qwen2",
+    "qwen2_window",
+    "qwen3",
+    "qwen3_moe",
+    "starcoder2",
+};
+
 using ModelAndDType = std::tuple<const char*, const char*>;
 class ConformanceTest : public testing::TestWithParam<ModelAndDType> {};
 
@@ -114,16 +143,7 @@ TEST_P(ConformanceTest, AgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          ConformanceTest,
-                         testing::Combine(testing::Values("llama_bias",
-                                                          "llama_gqa",
-                                                          "llama_hd128",
-                                                          "llama_mha_tied",
-                                                          "llama_mqa",
-                                                          "llama_rope_linear",
-                                                          "llama_rope_llama3",
-                                                          "llama_rope_llama3_new",
-                                                          "llama_sharded",
-                                                          "mistral_swa"),
+                         testing::Combine(testing::ValuesIn(kModels),
                                           testing::Values("float32", "bfloat16")),
                          [](const testing::TestParamInfo<ModelAndDType>& param) {
                            return std::string(std::get<0>(param.param)) + "_" +

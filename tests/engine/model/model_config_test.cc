@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/model/rope_config.h"
 #include "tests/engine/model/model_dir.h"
 
 namespace pagoda::engine {
@@ -113,7 +112,7 @@ TEST(ModelConfigTest, LlamaHasNoWindow) {
 }
 
 TEST(ModelConfigTest, RefusesWhatChangesTheArithmetic) {
-  ExpectRefused(LoadWith("hidden_act", "gelu"), {"hidden_act is \"gelu\"", "silu"});
+  ExpectRefused(LoadWith("hidden_act", "relu2"), {"hidden_act is \"relu2\"", "silu"});
   ExpectRefused(LoadWith("architectures", {"MambaForCausalLM"}),
                 {"architectures", "MambaForCausalLM", "LlamaForCausalLM, MistralForCausalLM"});
   ExpectRefused(LoadWith("architectures", nullptr), {"architectures", "LlamaForCausalLM"});
@@ -211,10 +210,14 @@ TEST(ModelConfigTest, B082_FourSpellingsOfRopeMeanTheSame) {
 
 TEST(ModelConfigTest, B082_UnknownRopeIsRefusedByName) {
   for (int spelling = 1; spelling < 4; ++spelling) {
-    for (const char* kind : {"dynamic", "yarn", "longrope", "foo"}) {
-      ExpectRefused(Load(RopeSpelling(spelling, kind, {{"factor", 4.0}})),
-                    {kind, "\"default\", \"linear\" or \"llama3\""});
-    }
+    ExpectRefused(Load(RopeSpelling(spelling, "foo", {{"factor", 4.0}})),
+                  {"foo", "one of \"default\", \"linear\", \"dynamic\", \"llama3\""});
+    ExpectRefused(Load(RopeSpelling(spelling, "dynamic", {})), {"factor is missing"});
+    ExpectRefused(Load(RopeSpelling(spelling, "yarn", {})), {"factor is missing"});
+    ExpectRefused(Load(RopeSpelling(spelling, "yarn", {{"factor", 4.0}, {"beta_fast", "x"}})),
+                  {"beta_fast is \"x\""});
+    ExpectRefused(Load(RopeSpelling(spelling, "longrope", {{"factor", 4.0}})),
+                  {"short_factor is missing", "4 numbers"});
     ExpectRefused(Load(RopeSpelling(spelling, "linear", {})), {"factor is missing"});
     ExpectRefused(Load(RopeSpelling(spelling, "llama3", {{"factor", 8.0}})),
                   {"low_freq_factor is missing"});
@@ -242,22 +245,6 @@ TEST(ModelConfigTest, B082_SpellingsThatDisagreeAreRefused) {
   ExpectRefused(Load(config), {"type"});
 }
 
-TEST(RopeConfigTest, FrequenciesOfEachKind) {
-  RopeConfig rope;
-  EXPECT_THAT(RopeFrequencies(rope, 4), ElementsAre(1.0, testing::DoubleNear(0.01, 1e-15)));
-  rope.kind = RopeConfig::Kind::kLinear;
-  rope.factor = 4.0;
-  EXPECT_THAT(RopeFrequencies(rope, 4), ElementsAre(0.25, testing::DoubleNear(0.0025, 1e-15)));
-  rope = {.kind = RopeConfig::Kind::kLlama3,
-          .theta = 10000.0,
-          .factor = 8.0,
-          .low_freq_factor = 1.0,
-          .high_freq_factor = 4.0,
-          .original_max_position_embeddings = 64};
-  // Wavelengths 6.28 (below 64 / 4: kept) and 628 (above 64: slowed).
-  EXPECT_THAT(RopeFrequencies(rope, 4), ElementsAre(1.0, testing::DoubleNear(0.00125, 1e-15)));
-}
-
 // ---- Sizes.
 
 TEST(ModelSizeTest, CountsEveryMatrixOnce) {
@@ -279,16 +266,33 @@ TEST(ModelSizeTest, DefaultModelHasTheParametersThatItsPageSays) {
 }
 
 TEST(ModelConfigTest, LoadsEveryConformanceModelOfAKnownArchitecture) {
-  for (const char* name : {"llama_bias",
-                           "llama_gqa",
-                           "llama_hd128",
-                           "llama_mha_tied",
-                           "llama_mqa",
-                           "llama_rope_linear",
-                           "llama_rope_llama3",
-                           "llama_rope_llama3_new",
-                           "llama_sharded",
-                           "mistral_swa"}) {
+  for (const char* name :
+       {"bloom",
+        "gemma2",
+        "gemma3",
+        "gpt2",
+        "granite",
+        "llama_bias",
+        "llama_gqa",
+        "llama_hd128",
+        "llama_mha_tied",
+        "llama_mqa",
+        "llama_rope_linear",
+        "llama_rope_llama3",
+        "llama_rope_llama3_new",
+        "llama_rope_yarn",
+        "llama_sharded",
+        "mistral_swa",
+        "mixtral",
+        "mpt",
+        "olmo2",
+        "phi3_longrope",
+        "phi3_window",
+        "qwen2",
+        "qwen2_window",
+        "qwen3",
+        "qwen3_moe",
+        "starcoder2"}) {
     const std::string dir = ConformanceModelDir(name);
     if (dir.empty()) continue;
     const absl::StatusOr<ModelConfig> config = LoadModelConfig(dir);

@@ -93,28 +93,43 @@ TEST(ModelLoadingTest, EqualsTheReferenceWithBiases) {
 // ---- B082: one meaning, four spellings.
 
 TEST(ModelLoadingTest, B082_SpellingsOfRopeGiveEqualLogits) {
-  const json scaling = {{"factor", 8.0},
-                        {"low_freq_factor", 1.0},
-                        {"high_freq_factor", 4.0},
-                        {"original_max_position_embeddings", 16}};
-  std::vector<std::vector<std::vector<double>>> results;
-  for (const char* spelling : {"type", "rope_type", "rope_parameters"}) {
-    ModelFiles model = RandomLlama();
-    model.config.erase("rope_theta");
-    json rope = scaling;
-    rope[spelling == std::string("type") ? "type" : "rope_type"] = "llama3";
-    if (spelling == std::string("rope_parameters")) {
-      rope["rope_theta"] = 500.0;
-      model.config["rope_parameters"] = rope;
-    } else {
-      model.config["rope_theta"] = 500.0;
-      model.config["rope_scaling"] = rope;
+  const json eight_factors = {2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5};
+  const std::pair<const char*, json> kinds[] = {
+      {"linear", {{"factor", 8.0}}},
+      // The context is 16 times the original one.
+      {"dynamic", {{"factor", 4.0}, {"original_max_position_embeddings", 16}}},
+      {"yarn", {{"factor", 8.0}, {"original_max_position_embeddings", 16}}},
+      {"llama3",
+       {{"factor", 8.0},
+        {"low_freq_factor", 1.0},
+        {"high_freq_factor", 4.0},
+        {"original_max_position_embeddings", 16}}},
+      {"longrope",
+       {{"short_factor", eight_factors},
+        {"long_factor", eight_factors},
+        {"original_max_position_embeddings", 16}}}};
+  const auto plain = AllLogprobs(RandomLlama(), kPrompt);
+  for (const auto& [kind, scaling] : kinds) {
+    SCOPED_TRACE(kind);
+    std::vector<std::vector<std::vector<double>>> results;
+    for (const std::string spelling : {"type", "rope_type", "rope_parameters"}) {
+      ModelFiles model = RandomLlama();
+      model.config.erase("rope_theta");
+      json rope = scaling;
+      rope[spelling == "type" ? "type" : "rope_type"] = kind;
+      if (spelling == "rope_parameters") {
+        rope["rope_theta"] = 500.0;
+        model.config["rope_parameters"] = rope;
+      } else {
+        model.config["rope_theta"] = 500.0;
+        model.config["rope_scaling"] = rope;
+      }
+      results.push_back(AllLogprobs(model, kPrompt));
     }
-    results.push_back(AllLogprobs(model, kPrompt));
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_EQ(results[0], results[2]);
+    EXPECT_NE(results[0], plain);
   }
-  EXPECT_EQ(results[0], results[1]);
-  EXPECT_EQ(results[0], results[2]);
-  EXPECT_NE(results[0], AllLogprobs(RandomLlama(), kPrompt));
 }
 
 // ---- B083: tied embeddings.

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "engine/model/architecture.h"
+
+namespace pagoda::engine {
+
+extern const Architecture kQwen3MoeForCausalLM;
+
+}  // namespace pagoda::engine

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "engine/model/architecture.h"
+
+namespace pagoda::engine {
+
+extern const Architecture kStarcoder2ForCausalLM;
+
+}  // namespace pagoda::engine

@@ -1,0 +1,118 @@
+#include "engine/model/layer_ops.h"
+
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine {
+
+kernels::LinearParams MakeLinear(const ForwardPass& pass, int32_t layer, const Product& product) {
+  const kernels::LinearWeight& weight = pass.weights->matrix(product.weight, layer);
+  return {.x = product.x,
+          .weight = weight,
+          .bias = pass.weights->vector(product.bias, layer),
+          .residual = product.adds ? product.y : nullptr,
+          .y = product.y,
+          .m = pass.batch->num_rows,
+          .x_stride = weight.k,
+          .y_stride = weight.n,
+          .x_dtype = pass.dtype,
+          .y_dtype = pass.dtype};
+}
+
+absl::Status Multiply(const ForwardPass& pass, int32_t layer, const Product& product) {
+  return pass.backend->Linear(MakeLinear(pass, layer, product));
+}
+
+absl::Status Normalise(const ForwardPass& pass,
+                       int32_t layer,
+                       const NormRoles& roles,
+                       const void* x,
+                       void* y,
+                       int64_t rows) {
+  const ModelConfig& model = *pass.model;
+  const int64_t width = model.hidden_size;
+  const float* const weight = pass.weights->vector(roles.weight, layer);
+  if (model.norm == NormKind::kLayer) {
+    return pass.backend->LayerNorm({.x = x,
+                                    .weight = weight,
+                                    .bias = pass.weights->vector(roles.bias, layer),
+                                    .y = y,
+                                    .rows = rows,
+                                    .width = width,
+                                    .x_stride = width,
+                                    .y_stride = width,
+                                    .epsilon = model.norm_eps,
+                                    .dtype = pass.dtype});
+  }
+  return pass.backend->RmsNorm({.x = x,
+                                .weight = weight,
+                                .y = y,
+                                .rows = rows,
+                                .width = width,
+                                .x_stride = width,
+                                .y_stride = width,
+                                .epsilon = model.norm_eps,
+                                .weight_offset = model.norm_weight_offset,
+                                .dtype = pass.dtype});
+}
+
+absl::StatusOr<const void*> BlockInput(const ForwardPass& pass,
+                                       int32_t layer,
+                                       const NormRoles& roles) {
+  const Activations& act = *pass.activations;
+  if (!pass.weights->Has(roles.weight, layer)) return act.hidden();
+  PAGODA_RETURN_IF_ERROR(
+      Normalise(pass, layer, roles, act.hidden(), act.normed(), pass.batch->num_rows));
+  return act.normed();
+}
+
+absl::StatusOr<bool> TryFused(const ForwardPass& pass,
+                              int32_t layer,
+                              const NormRoles& roles,
+                              kernels::FusedLinearParams& fused) {
+  const auto run = [&]() -> absl::StatusOr<bool> {
+    if (!pass.backend->SupportsFusedLinear(fused)) return false;
+    PAGODA_RETURN_IF_ERROR(pass.backend->FusedLinear(fused));
+    return true;
+  };
+  if (pass.weights->Has(roles.weight, layer) && pass.model->norm == NormKind::kRms) {
+    fused.norm = {.weight = pass.weights->vector(roles.weight, layer),
+                  .epsilon = pass.model->norm_eps,
+                  .weight_offset = pass.model->norm_weight_offset};
+    PAGODA_ASSIGN_OR_RETURN(const bool is_done, run());
+    if (is_done) return true;
+    fused.norm = {};
+  }
+  PAGODA_ASSIGN_OR_RETURN(fused.linear.x, BlockInput(pass, layer, roles));
+  // Without anything around it, it is a plain product.
+  if (!fused.silu_mul && fused.rope == nullptr) return false;
+  return run();
+}
+
+absl::Status AddToResidual(const ForwardPass& pass,
+                           int32_t layer,
+                           Product product,
+                           WeightRole out_norm) {
+  const Activations& act = *pass.activations;
+  const bool has_norm = pass.weights->Has(out_norm, layer);
+  const float scale = pass.model->residual_scale;
+  if (!has_norm && scale == 1.0f) {
+    product.y = act.hidden();
+    product.adds = true;
+    return Multiply(pass, layer, product);
+  }
+  product.y = act.normed();
+  PAGODA_RETURN_IF_ERROR(Multiply(pass, layer, product));
+  if (has_norm) {
+    // Norms of this kind have no bias.
+    const NormRoles roles = {.weight = out_norm, .bias = out_norm};
+    PAGODA_RETURN_IF_ERROR(
+        Normalise(pass, layer, roles, act.normed(), act.normed(), pass.batch->num_rows));
+  }
+  return pass.backend->AddScaled({.x = act.normed(),
+                                  .y = act.hidden(),
+                                  .count = pass.batch->num_rows * int64_t{pass.model->hidden_size},
+                                  .scale = scale,
+                                  .dtype = pass.dtype});
+}
+
+}  // namespace pagoda::engine
