@@ -24,6 +24,8 @@ class ConfigFields {
   ConfigFields(std::string path, std::string prefix, nlohmann::json object);
 
   bool Has(absl::string_view name) const;
+  // Somebody has read the field, or said that it does not matter.
+  bool IsRead(absl::string_view name) const { return read_.contains(std::string(name)); }
   // The one of several spellings of a field that is present; the first where none is. Those that
   // are present must agree.
   absl::string_view Pick(const std::vector<absl::string_view>& names);

@@ -169,9 +169,9 @@ absl::StatusOr<ModelConfig> LoadModelConfig(absl::string_view model_dir) {
                   absl::StrCat("a divisor of num_attention_heads ", config.num_heads));
   }
   IgnoreHarmlessFields(fields);
-  // Code that the checkpoint brings along: read_config of an architecture that the library has too
-  // may ignore it before.
-  fields.RequireNeutral("auto_map", nullptr);
+  // Code that the checkpoint brings along. An architecture whose checkpoints do though transformers
+  // has the same has ignored it.
+  if (!fields.IsRead("auto_map")) fields.RequireNeutral("auto_map", nullptr);
   PAGODA_RETURN_IF_ERROR(fields.Finish(kUnknownField));
   return config;
 }

@@ -82,9 +82,10 @@ std::vector<Task> MakeTasks(const GroupedLinearParams& params, int64_t num_panel
 absl::Status CheckOffsets(const GroupedLinearParams& params) {
   int64_t last = 0;
   for (int32_t g = 0; g <= params.num_groups; ++g) {
-    const int64_t end = g == params.num_groups ? params.num_entries : params.group_offsets[g];
-    PAGODA_RETURN_IF_ERROR(
-        RequireBetween("GroupedLinear.group_offsets entry", params.group_offsets[g], last, end));
+    PAGODA_RETURN_IF_ERROR(RequireBetween("GroupedLinear.group_offsets entry",
+                                          params.group_offsets[g],
+                                          last,
+                                          params.num_entries));
     last = params.group_offsets[g];
   }
   return absl::OkStatus();

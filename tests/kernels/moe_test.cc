@@ -186,7 +186,7 @@ TEST_P(MoeTest, CombineExpertsAddsWeightedEntries) {
 
 TEST_P(MoeTest, RefusesWhatItCannotDo) {
   std::vector<float> data(64);
-  std::vector<int32_t> offsets = {0, 2, 1};
+  std::vector<int32_t> offsets = {0, 2, 1, 1};
   EXPECT_EQ(backend_->RouteExperts({.logits = data.data(), .rows = 1, .num_experts = 4, .top_k = 5})
                 .message(),
             "RouteExperts.top_k is 5; expected 1 to 4");

@@ -20,11 +20,14 @@ constexpr uint32_t kVocab = 512;
 struct Tolerance {
   double relative_error = 0;
   double greedy_margin = 0;
+  // Of the three best at every position: fewer and smaller numbers than all of one, and where
+  // experts are chosen a rounding can choose others at some position.
+  double top_relative_error = 0;
 };
 
 Tolerance ToleranceOf(const std::string& dtype) {
-  if (dtype == "float32") return {1e-4, 0.05};
-  return {2e-2, 0.3};
+  if (dtype == "float32") return {1e-4, 0.05, 1e-4};
+  return {2e-2, 0.3, 3e-2};
 }
 
 DrivenSequence WithAllLogprobs(const std::vector<uint32_t>& prompt) {
@@ -64,7 +67,7 @@ void CheckCases(RunnerDriver& driver, const json& golden, const Tolerance& toler
                                golden_case["logsumexp"][p].get<double>());
       }
     }
-    EXPECT_LE(RelativeError(top, expected_top), tolerance.relative_error);
+    EXPECT_LE(RelativeError(top, expected_top), tolerance.top_relative_error);
   }
 }
 
