@@ -474,7 +474,9 @@ void StepSection(Bench& bench, int32_t only_m, Report* report) {
     if (m <= kMaxGemvRows) {
       const auto gemv = [&](const Layer& layer) -> LinearPlan {
         const LinearPlan plan = pick(1)(layer);
-        if (std::holds_alternative<SkinnyConfig>(plan)) return GemvRingConfig{};
+        const bool takes_transforms = std::holds_alternative<GemvRingConfig>(plan) ||
+                                      std::holds_alternative<GemvConfig>(plan);
+        if (!takes_transforms) return GemvRingConfig{16, 3, 1};
         return plan;
       };
       report->Add(absl::StrCat("step/dressed/m", m, "/fused"),
@@ -483,7 +485,10 @@ void StepSection(Bench& bench, int32_t only_m, Report* report) {
       report->Add(
           absl::StrCat("step/dressed/m", m, "/fused, rings"),
           bench.TimeGraphUs(
-              7, [&] { return step.Dressed([](const Layer&) { return GemvRingConfig{}; }, true); }),
+              7,
+              [&] {
+                return step.Dressed([](const Layer&) { return GemvRingConfig{16, 3, 1}; }, true);
+              }),
           floor);
     }
   }

@@ -181,7 +181,10 @@ class Model {
       return backend_.Sample(sample);
     };
     Must(backend_.PrepareAttention(batch.batch()));
-    Must(step());  // measures plans
+    Must(step());
+    while (Must(backend_.Tune())) {
+    }
+    Must(step());  // by the plans that measuring found
     Must(backend_.BeginGraph());
     const absl::Status recorded = step();
     const auto graph = backend_.EndGraph();

@@ -139,6 +139,9 @@ __device__ __forceinline__ void MeetGroup(const float (&z)[kGroup],
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
     if (!(z[i] > -INFINITY)) continue;
+    // The same test for one token: the accurate noise is dear.
+    const float own = __uint_as_float(0x3f800000u | (~bits.word[i] >> 9)) - 1.0f;
+    if (!(Exp2Approx((z[i] - noise.offset) * noise.scale_log2 - bound) >= own)) continue;
     const float value = (z[i] - noise.offset) / noise.temperature + Gumbel(bits.word[i]);
     if (value > best->value || best->id < 0) {
       *best = {value, group * kGroup + i};

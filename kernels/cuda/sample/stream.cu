@@ -27,6 +27,18 @@ __device__ __forceinline__ void LoadGroup(
     z[i] = first + i < vocab_size ? __ldcg(row + first + i) : -INFINITY;
 }
 
+// What the best value of a row is at least, from the largest logit that a warp has met: no noise is
+// below -log(-log(2^-24)) = -2.82. It spares the first tokens of a block their noise.
+__device__ __forceinline__ void RaiseBound(float most, float temperature, uint32_t* block_best) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset >>= 1) {
+    most = fmaxf(most, __shfl_xor_sync(kFullWarp, most, offset));
+  }
+  if ((threadIdx.x & 31) == 0 && most <= FLT_MAX) {
+    atomicMax(block_best, OrderedBits(most / temperature - 2.83f));
+  }
+}
+
 // Block b works on part b % num_splits of row b / num_splits; the last block of a row to finish
 // writes its token.
 __global__ void __launch_bounds__(kThreads, 4)
@@ -52,10 +64,10 @@ __global__ void __launch_bounds__(kThreads, 4)
       row.seed, row.position, row.temperature, 0.0f, greedy ? 0.0f : kLog2E / row.temperature};
 
   NoisyBest best;
-  bool has_nan = false;
+  bool is_finite = true;  // no NaN, no +inf
   const auto meet = [&](const float(&z)[kGroup], int32_t group, float bound) {
     const float largest = GroupMax(z);
-    has_nan |= isnan(largest);
+    is_finite &= largest <= FLT_MAX;
     if (!greedy) {
       MeetGroup(z, group, largest, noise, bound, &block_best, &best);
     } else if (largest > best.value) {
@@ -77,6 +89,14 @@ __global__ void __launch_bounds__(kThreads, 4)
   };
   int32_t base = begin + static_cast<int32_t>(threadIdx.x);
   load(base);
+  if (!greedy) {
+    float most = -INFINITY;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (base + u * kThreads < end) most = fmaxf(most, GroupMax(next[u]));
+    }
+    RaiseBound(most, row.temperature, &block_best);
+  }
   for (; base < end; base += kStride) {
     float z[kUnroll][kGroup];
 #pragma unroll
@@ -92,7 +112,7 @@ __global__ void __launch_bounds__(kThreads, 4)
       if (group < end) meet(z[u], group, bound);
     }
   }
-  const unsigned long long key = BlockMaxKey(has_nan ? kNanKey : best.Key(), scratch);
+  const unsigned long long key = BlockMaxKey(is_finite ? best.Key() : kNanKey, scratch);
   if (threadIdx.x != 0) return;
   SampleRowState& state = states[row_idx];
   atomicMax(&state.best, key);
