@@ -31,26 +31,33 @@ void BpeMerger::Trim() {
 }
 
 void BpeMerger::RunShort(const MergeTable& merges, std::vector<TokenId>* ids) {
-  // pairs[i] is what ids[i] and ids[i + 1] become; the last is always none.
-  std::array<Merge, kShortWord> pairs;
-  pairs[0].rank = kNoMerge;
+  // What ids[i] and ids[i + 1] become; the last is always none. Ranks lie apart from the ids, so
+  // that looking through them reads half as much.
+  std::array<uint32_t, kShortWord> ranks;
+  std::array<TokenId, kShortWord> merged;
+  ranks[0] = kNoMerge;
   TokenId* const id = ids->data();
   size_t size = ids->size();
   const auto lookup = [&](size_t i) {
     const Merge* merge = i + 1 < size ? merges.Find(id[i], id[i + 1]) : nullptr;
-    pairs[i] = merge != nullptr ? *merge : Merge{kNoMerge, 0};
+    ranks[i] = merge != nullptr ? merge->rank : kNoMerge;
+    if (merge != nullptr) merged[i] = merge->id;
   };
   for (size_t i = 0; i < size; ++i) lookup(i);
   for (;;) {
     size_t best = 0;
+    uint32_t best_rank = ranks[0];
     for (size_t i = 1; i < size; ++i) {
-      if (pairs[i].rank < pairs[best].rank) best = i;
+      const bool is_better = ranks[i] < best_rank;
+      best_rank = is_better ? ranks[i] : best_rank;
+      best = is_better ? i : best;
     }
-    if (pairs[best].rank == kNoMerge) break;
-    id[best] = pairs[best].id;
+    if (best_rank == kNoMerge) break;
+    id[best] = merged[best];
     --size;
     std::copy(id + best + 2, id + size + 1, id + best + 1);
-    std::copy(pairs.data() + best + 2, pairs.data() + size + 1, pairs.data() + best + 1);
+    std::copy(ranks.data() + best + 2, ranks.data() + size + 1, ranks.data() + best + 1);
+    std::copy(merged.data() + best + 2, merged.data() + size + 1, merged.data() + best + 1);
     lookup(best);
     if (best > 0) lookup(best - 1);
   }

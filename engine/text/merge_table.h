@@ -14,12 +14,14 @@ struct Merge {
 };
 
 // Pairs of tokens to merges: open addressing at half load, since encoding is little else than
-// lookups here, most of which find nothing. Thread-compatible.
+// lookups here. Most find nothing, and a filter that stays in the L2 cache (512 KiB for 280,000
+// merges, where the table takes 16 MiB) tells so for fifteen of sixteen. Thread-compatible.
 class MergeTable {
  public:
   explicit MergeTable(size_t num_merges) {
     while (capacity() < 2 * num_merges) --shift_;
     slots_.resize(capacity());
+    filter_.resize(capacity() * kFilterBitsPerSlot / 64 + 1);
   }
 
   // Replaces an earlier merge of the same pair. REQUIRES: at most num_merges different pairs.
@@ -28,11 +30,15 @@ class MergeTable {
     size_t i = Home(pair);
     while (slots_[i].pair != kNoPair && slots_[i].pair != pair) i = (i + 1) & (slots_.size() - 1);
     slots_[i] = {pair, merge};
+    const uint64_t bit = FilterBit(pair);
+    filter_[bit / 64] |= uint64_t{1} << bit % 64;
   }
 
   // Null when the pair does not merge.
   const Merge* Find(TokenId left, TokenId right) const {
     const uint64_t pair = Pair(left, right);
+    const uint64_t bit = FilterBit(pair);
+    if ((filter_[bit / 64] >> bit % 64 & 1) == 0) return nullptr;
     for (size_t i = Home(pair);; i = (i + 1) & (slots_.size() - 1)) {
       if (slots_[i].pair == pair) return &slots_[i].merge;
       if (slots_[i].pair == kNoPair) return nullptr;
@@ -54,8 +60,17 @@ class MergeTable {
   // Fibonacci hashing: the high bits of the product depend on all bits of the pair.
   size_t Home(uint64_t pair) const { return (pair * 0x9E3779B97F4A7C15u) >> shift_; }
 
+  // As Home, to more bits.
+  uint64_t FilterBit(uint64_t pair) const {
+    return (pair * 0x9E3779B97F4A7C15u) >> (shift_ - kLog2FilterBitsPerSlot);
+  }
+
+  static constexpr int kLog2FilterBitsPerSlot = 2;
+  static constexpr size_t kFilterBitsPerSlot = size_t{1} << kLog2FilterBitsPerSlot;
+
   int shift_ = 60;  // 64 - log2(capacity)
   std::vector<Slot> slots_;
+  std::vector<uint64_t> filter_;
 };
 
 }  // namespace pagoda::engine
