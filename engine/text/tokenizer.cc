@@ -45,11 +45,18 @@ absl::StatusOr<std::vector<AddedToken>> NormalizeContents(std::vector<AddedToken
   return tokens;
 }
 
-// `unspelled`: tokens that text never becomes by being spelled, beside the special ones.
+// What tokenizer.json cannot say.
+struct Peculiarities {
+  // Tokens that text never becomes by being spelled, beside the special ones.
+  std::vector<TokenId> unspelled;
+  // Tokens that are matched in normalized text are spelled as they are found there.
+  bool contents_are_normalized = false;
+};
+
 absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const JsonElement& root,
                                                  const TokenizerConfig& config,
                                                  std::unique_ptr<Normalizer> normalizer,
-                                                 const std::vector<TokenId>& unspelled) {
+                                                 const Peculiarities& peculiarities) {
   PAGODA_ASSIGN_OR_RETURN(PreTokenizerChain chain, MakePreTokenizer(root.Find("pre_tokenizer")));
   PAGODA_ASSIGN_OR_RETURN(const JsonElement model_element, root.Get("model"));
   PAGODA_ASSIGN_OR_RETURN(const JsonElement vocab_element, model_element.Get("vocab"));
@@ -62,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const JsonElement& root,
   for (const AddedToken& token : added_tokens)
     is_special[token.id] = is_special[token.id] || token.is_special;
   std::vector<bool> is_hidden = is_special;
-  for (const TokenId id : unspelled) is_hidden[id] = true;
+  for (const TokenId id : peculiarities.unspelled) is_hidden[id] = true;
 
   PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<TokenModel> model,
                           MakeTokenModel({.element = model_element,
@@ -71,8 +78,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const JsonElement& root,
                                           .is_byte_level = chain.is_byte_level}));
   PAGODA_ASSIGN_OR_RETURN(AddedTokenMatcher matcher,
                           AddedTokenMatcher::Make(added_tokens, /*normalized=*/false));
-  PAGODA_ASSIGN_OR_RETURN(const std::vector<AddedToken> normalized_tokens,
-                          NormalizeContents(added_tokens, normalizer.get()));
+  PAGODA_ASSIGN_OR_RETURN(
+      const std::vector<AddedToken> normalized_tokens,
+      NormalizeContents(added_tokens,
+                        peculiarities.contents_are_normalized ? nullptr : normalizer.get()));
   PAGODA_ASSIGN_OR_RETURN(AddedTokenMatcher normalized_matcher,
                           AddedTokenMatcher::Make(normalized_tokens, /*normalized=*/true));
   PAGODA_ASSIGN_OR_RETURN(PostProcessor post_processor,
@@ -97,7 +106,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizerJson(const std::string& 
   PAGODA_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::Read(file));
   PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<Normalizer> normalizer,
                           MakeNormalizer(document.root().Find("normalizer")));
-  return Build(document.root(), config, std::move(normalizer), /*unspelled=*/{});
+  return Build(document.root(), config, std::move(normalizer), {});
 }
 
 // A byte's piece stands for the byte; its spelling is text like any other.
@@ -125,7 +134,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> ReadSentencePiece(const std::string& 
   absl::StatusOr<std::unique_ptr<Normalizer>> normalizer = MakeSentencePieceNormalizer(*model);
   if (!normalizer.ok()) return name_file(normalizer.status());
   PAGODA_ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::Parse(*json, file));
-  return Build(document.root(), config, *std::move(normalizer), BytePieces(*model));
+  return Build(document.root(),
+               config,
+               *std::move(normalizer),
+               {.unspelled = BytePieces(*model), .contents_are_normalized = true});
 }
 
 }  // namespace
