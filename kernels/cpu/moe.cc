@@ -82,10 +82,8 @@ std::vector<Task> MakeTasks(const GroupedLinearParams& params, int64_t num_panel
 absl::Status CheckOffsets(const GroupedLinearParams& params) {
   int64_t last = 0;
   for (int32_t g = 0; g <= params.num_groups; ++g) {
-    PAGODA_RETURN_IF_ERROR(RequireBetween("GroupedLinear.group_offsets entry",
-                                          params.group_offsets[g],
-                                          last,
-                                          params.num_entries));
+    PAGODA_RETURN_IF_ERROR(RequireBetween(
+        "GroupedLinear.group_offsets entry", params.group_offsets[g], last, params.num_entries));
     last = params.group_offsets[g];
   }
   return absl::OkStatus();
@@ -142,9 +140,14 @@ absl::Status GroupedLinear(Context& context, const GroupedLinearParams& params) 
   const int64_t num_panels = n / kPanelRows;
   const int64_t num_k_pairs = (weight.k + 1) / 2;
   const int64_t group_bytes = n * num_k_pairs * 2 * static_cast<int64_t>(DTypeBytes(weight.dtype));
+  if (params.num_entries >= kRowsWorthWidening) {
+    for (Scratch& thread : context.thread_scratch) {
+      PAGODA_RETURN_IF_ERROR(thread.Reserve(WidePanelBytes(num_k_pairs)).status());
+    }
+  }
   const std::vector<Task> tasks = MakeTasks(params, num_panels);
   std::atomic<size_t> next{0};
-  const auto work = [&](int) {
+  const auto work = [&](int thread_idx) {
     for (size_t i = next.fetch_add(1, std::memory_order_relaxed); i < tasks.size();
          i = next.fetch_add(1, std::memory_order_relaxed)) {
       const Task& task = tasks[i];
@@ -159,7 +162,8 @@ absl::Status GroupedLinear(Context& context, const GroupedLinearParams& params) 
            .panel_begin = task.panel_begin,
            .panel_end = task.panel_end,
            .n = n,
-           .num_k_pairs = num_k_pairs},
+           .num_k_pairs = num_k_pairs,
+           .wide_panel = static_cast<float*>(context.thread_scratch[thread_idx].data())},
           element);
     }
   };
