@@ -17,7 +17,7 @@ void CheckConfig(const ModelConfig& config) {
   Require(config.num_heads % config.num_kv_heads == 0, "heads that do not share evenly");
   Require(config.head_dim > 0 && config.vocab_size > 0, "size");
   Require(config.max_position_embeddings > 0, "positions");
-  Require(config.rms_norm_eps >= 0, "epsilon");
+  Require(config.norm_eps >= 0, "epsilon");
   Require(!config.sliding_window || *config.sliding_window > 0, "window");
   // Sums of what the fields can be fit their types.
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
