@@ -20,8 +20,7 @@ constexpr uint32_t kVocab = 512;
 struct Tolerance {
   double relative_error = 0;
   double greedy_margin = 0;
-  // Of the three best at every position: fewer and smaller numbers than all of one, and where
-  // experts are chosen a rounding can choose others at some position.
+  // Of the three best at every position: fewer and smaller numbers than all of one.
   double top_relative_error = 0;
 };
 
@@ -144,10 +143,21 @@ TEST_P(ConformanceTest, AgreesWithTheReference) {
   }
 }
 
+// Mixtures of experts in float32 alone: where two experts are nearly equal, any rounding chooses
+// the other one, and with it another output.
+std::vector<ModelAndDType> EveryModelAndDType() {
+  std::vector<ModelAndDType> all;
+  for (const char* model : kModels) {
+    all.emplace_back(model, "float32");
+    const absl::string_view name = model;
+    if (name != "mixtral" && name != "qwen3_moe") all.emplace_back(model, "bfloat16");
+  }
+  return all;
+}
+
 INSTANTIATE_TEST_SUITE_P(Models,
                          ConformanceTest,
-                         testing::Combine(testing::ValuesIn(kModels),
-                                          testing::Values("float32", "bfloat16")),
+                         testing::ValuesIn(EveryModelAndDType()),
                          [](const testing::TestParamInfo<ModelAndDType>& param) {
                            return std::string(std::get<0>(param.param)) + "_" +
                                   std::get<1>(param.param);
