@@ -149,7 +149,7 @@ std::vector<ModelAndDType> EveryModelAndDType() {
   std::vector<ModelAndDType> all;
   for (const char* model : kModels) {
     all.emplace_back(model, "float32");
-    const absl::string_view name = model;
+    const std::string name = model;
     if (name != "mixtral" && name != "qwen3_moe") all.emplace_back(model, "bfloat16");
   }
   return all;
