@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "engine/text/jinja/call.h"
 #include "engine/text/jinja/filters.h"
 #include "engine/text/jinja/methods.h"
@@ -218,6 +219,8 @@ class Interpreter {
     return value;
   }
 
+  // Kinds with values of their own are functions of their own, and not inlined: what lies here lies
+  // on the stack of every level of a recursion.
   Result EvaluateNode(const Node& node) {
     switch (node.kind) {
       case NodeKind::kLiteral:
@@ -225,51 +228,68 @@ class Interpreter {
       case NodeKind::kName:
         return Lookup(node.name);
       case NodeKind::kList:
-      case NodeKind::kTuple: {
-        PAGODA_ASSIGN_OR_RETURN(List items, EvaluateAll(node, 0));
-        return Value::ListOf(std::move(items), node.kind == NodeKind::kTuple);
-      }
+      case NodeKind::kTuple:
+        return EvaluateList(node);
       case NodeKind::kDict:
         return EvaluateDict(node);
-      case NodeKind::kAttribute: {
-        PAGODA_ASSIGN_OR_RETURN(Value object, Evaluate(*node.children[0]));
-        if (object.is_undefined()) return UndefinedError(object);
-        return Attribute(object, node.name);
-      }
+      case NodeKind::kAttribute:
+        return EvaluateAttribute(node);
       case NodeKind::kSubscript:
         return EvaluateSubscript(node);
       case NodeKind::kSlice:
         return EvaluateSlice(node);
       case NodeKind::kCall:
         return EvaluateCall(node);
-      case NodeKind::kFilter: {
-        PAGODA_ASSIGN_OR_RETURN(Value operand, Evaluate(*node.children[0]));
-        PAGODA_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(node));
-        return ApplyFilter(node.name, operand, arguments, &budget_);
-      }
-      case NodeKind::kTest: {
-        PAGODA_ASSIGN_OR_RETURN(Value operand, Evaluate(*node.children[0]));
-        PAGODA_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(node));
-        PAGODA_ASSIGN_OR_RETURN(bool holds,
-                                ApplyPredicate(node.name, operand, arguments, &budget_));
-        return Value::Bool(holds != node.negated);
-      }
-      case NodeKind::kUnary: {
-        PAGODA_ASSIGN_OR_RETURN(Value operand, Evaluate(*node.children[0]));
-        if (node.name == "not") return Value::Bool(!operand.Truthy());
-        return UnaryOperator(node.name, operand);
-      }
+      case NodeKind::kFilter:
+        return EvaluateFilter(node);
+      case NodeKind::kTest:
+        return EvaluateTest(node);
+      case NodeKind::kUnary:
+        return EvaluateUnary(node);
       case NodeKind::kBinary:
         return EvaluateBinary(node);
-      case NodeKind::kConditional: {
-        PAGODA_ASSIGN_OR_RETURN(Value condition, Evaluate(*node.children[1]));
-        if (condition.Truthy()) return Evaluate(*node.children[0]);
-        if (node.children[2] == nullptr) return Value();
-        return Evaluate(*node.children[2]);
-      }
+      case NodeKind::kConditional:
+        return EvaluateConditional(node);
       default:
         return TemplateError("a statement stands where an expression should");
     }
+  }
+
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateList(const Node& node) {
+    PAGODA_ASSIGN_OR_RETURN(List items, EvaluateAll(node, 0));
+    return Value::ListOf(std::move(items), node.kind == NodeKind::kTuple);
+  }
+
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateAttribute(const Node& node) {
+    PAGODA_ASSIGN_OR_RETURN(Value object, Evaluate(*node.children[0]));
+    if (object.is_undefined()) return UndefinedError(object);
+    return Attribute(object, node.name);
+  }
+
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateFilter(const Node& node) {
+    PAGODA_ASSIGN_OR_RETURN(Value operand, Evaluate(*node.children[0]));
+    PAGODA_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(node));
+    return ApplyFilter(node.name, operand, arguments, &budget_);
+  }
+
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateTest(const Node& node) {
+    PAGODA_ASSIGN_OR_RETURN(Value operand, Evaluate(*node.children[0]));
+    PAGODA_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(node));
+    PAGODA_ASSIGN_OR_RETURN(bool holds, ApplyPredicate(node.name, operand, arguments, &budget_));
+    return Value::Bool(holds != node.negated);
+  }
+
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateUnary(const Node& node) {
+    PAGODA_ASSIGN_OR_RETURN(Value operand, Evaluate(*node.children[0]));
+    if (node.name == "not") return Value::Bool(!operand.Truthy());
+    return UnaryOperator(node.name, operand);
+  }
+
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateConditional(const Node& node) {
+    PAGODA_ASSIGN_OR_RETURN(Value condition, Evaluate(*node.children[1]));
+    if (condition.Truthy()) return Evaluate(*node.children[0]);
+    if (node.children[2] == nullptr) return Value();
+    return Evaluate(*node.children[2]);
   }
 
   static absl::Status UndefinedError(const Value& value) {
@@ -299,7 +319,7 @@ class Interpreter {
     return arguments;
   }
 
-  Result EvaluateDict(const Node& node) {
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateDict(const Node& node) {
     Dict dict;
     for (size_t i = 0; i + 1 < node.children.size(); i += 2) {
       PAGODA_ASSIGN_OR_RETURN(Value key, Evaluate(*node.children[i]));
@@ -309,7 +329,7 @@ class Interpreter {
     return Value::DictOf(std::move(dict));
   }
 
-  Result EvaluateSubscript(const Node& node) {
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateSubscript(const Node& node) {
     PAGODA_ASSIGN_OR_RETURN(Value object, Evaluate(*node.children[0]));
     PAGODA_ASSIGN_OR_RETURN(Value index, Evaluate(*node.children[1]));
     if (object.is_undefined()) return UndefinedError(object);
@@ -324,7 +344,7 @@ class Interpreter {
     return Attribute(object, index.ToText().text);
   }
 
-  Result EvaluateSlice(const Node& node) {
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateSlice(const Node& node) {
     PAGODA_ASSIGN_OR_RETURN(Value object, Evaluate(*node.children[0]));
     if (object.is_undefined()) return UndefinedError(object);
     Value bounds[3] = {Value::NoneValue(), Value::NoneValue(), Value::NoneValue()};
@@ -335,7 +355,7 @@ class Interpreter {
     return Slice(object, bounds[0], bounds[1], bounds[2], &budget_);
   }
 
-  Result EvaluateBinary(const Node& node) {
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateBinary(const Node& node) {
     PAGODA_ASSIGN_OR_RETURN(Value left, Evaluate(*node.children[0]));
     if (node.name == "and" && !left.Truthy()) return left;
     if (node.name == "or" && left.Truthy()) return left;
@@ -354,7 +374,7 @@ class Interpreter {
   }
 
   // ---- Calls.
-  Result EvaluateCall(const Node& node) {
+  ABSL_ATTRIBUTE_NOINLINE Result EvaluateCall(const Node& node) {
     const Node& callee = *node.children[0];
     PAGODA_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(node));
     if (callee.kind == NodeKind::kAttribute) {
