@@ -266,33 +266,7 @@ TEST(ModelSizeTest, DefaultModelHasTheParametersThatItsPageSays) {
 }
 
 TEST(ModelConfigTest, LoadsEveryConformanceModelOfAKnownArchitecture) {
-  for (const char* name :
-       {"bloom",
-        "gemma2",
-        "gemma3",
-        "gpt2",
-        "granite",
-        "llama_bias",
-        "llama_gqa",
-        "llama_hd128",
-        "llama_mha_tied",
-        "llama_mqa",
-        "llama_rope_linear",
-        "llama_rope_llama3",
-        "llama_rope_llama3_new",
-        "llama_rope_yarn",
-        "llama_sharded",
-        "mistral_swa",
-        "mixtral",
-        "mpt",
-        "olmo2",
-        "phi3_longrope",
-        "phi3_window",
-        "qwen2",
-        "qwen2_window",
-        "qwen3",
-        "qwen3_moe",
-        "starcoder2"}) {
+  for (const char* name : kConformanceModels) {
     const std::string dir = ConformanceModelDir(name);
     if (dir.empty()) continue;
     const absl::StatusOr<ModelConfig> config = LoadModelConfig(dir);

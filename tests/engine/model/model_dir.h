@@ -50,6 +50,36 @@ TestTensor FloatTensor(absl::string_view name,
                        std::vector<int64_t> shape,
                        const std::vector<float>& values);
 
+// Names of the reference checkpoints, one or more an architecture.
+inline constexpr const char* kConformanceModels[] = {
+    "bloom",
+    "gemma2",
+    "gemma3",
+    "gpt2",
+    "granite",
+    "llama_bias",
+    "llama_gqa",
+    "llama_hd128",
+    "llama_mha_tied",
+    "llama_mqa",
+    "llama_rope_linear",
+    "llama_rope_llama3",
+    "llama_rope_llama3_new",
+    "llama_rope_yarn",
+    "llama_sharded",
+    "mistral_swa",
+    "mixtral",
+    "mpt",
+    "olmo2",
+    "phi3_longrope",
+    "phi3_window",
+    "qwen2",
+    "qwen2_window",
+    "qwen3",
+    "qwen3_moe",
+    "starcoder2",
+};
+
 // Where the reference checkpoints are: the committed copy, else PAGODA_CONFORMANCE_DIR/models/NAME
 // (default
 // ../shared/conformance beside the source tree). Empty when absent.
