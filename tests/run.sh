@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs the tests.
-#   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine, tokenizers, processes; on 2 cores well below half an hour with ccache
+#   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers; on 2 cores well below half an hour with ccache
 #   tests/run.sh --all    adds the long tests (all of `long`, TSan, clang -Wthread-safety, fuzzers, and from PyPI buf lint and a
 #                         grpcio client), and fails on any skip
 # PAGODA_CONFORMANCE_DIR names the reference data (default: ../shared/conformance); tests that need it skip where it is absent.
@@ -53,14 +53,14 @@ build release
 step "release: tests"
 if $all; then run_tests release; else run_tests release -LE 'long'; fi
 
-step "asan: build (engine, tokenizers, worker processes)"
-build asan engine_test engine_random_test kv_test text_test fixtures_test parallel_test
+step "asan: build (engine, text, model files, worker processes)"
+build asan asan_tests
 step "asan: tests (AddressSanitizer and UndefinedBehaviorSanitizer)"
-run_tests asan -L 'unit' -LE 'long|nosan' -E '^Corpus\.'
+run_tests asan -L 'unit' -LE 'long|nosan'
 
 if $all; then
   step "asan: the rest that links no gRPC"
-  build asan asan_tests asan_more_tests
+  build asan asan_more_tests
   run_tests asan -L 'unit|kernel' -LE 'long|nosan'
   step "tsan: build"
   build tsan tsan_tests
