@@ -43,6 +43,10 @@ class MetricHistogram {
     counts_[i].Add(weight);
     sum_.Set(sum_.value() + value * static_cast<double>(weight));
   }
+  // The same of a duration, where the bounds are in seconds.
+  void ObserveNs(int64_t ns, uint64_t weight = 1) {
+    Observe(static_cast<double>(ns) * 1e-9, weight);
+  }
   const std::vector<double>& upper_bounds() const { return upper_bounds_; }
   // Not cumulative; the last is above every bound.
   uint64_t count(size_t i) const { return counts_[i].value(); }

@@ -10,8 +10,6 @@
 namespace pagoda::engine {
 namespace {
 
-double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
 Outcome OutcomeOf(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:
@@ -64,7 +62,7 @@ void OutputBatch::Start(LiveRequest* live, OutputDelta* delta, int64_t now_ns) {
   delta->started = RequestStarted{.num_prompt_tokens = live->num_prompt_tokens,
                                   .num_cached_tokens = live->num_cached_tokens,
                                   .queue_ns = scheduled_ns - live->request.arrival_ns};
-  metrics_->queue_seconds.Observe(Seconds(delta->started->queue_ns));
+  metrics_->queue_seconds.ObserveNs(delta->started->queue_ns);
 }
 
 void OutputBatch::Finish(Sequence* sequence, End end, int64_t now_ns) {
@@ -113,11 +111,11 @@ void OutputBatch::Count(const LiveRequest& live, int64_t now_ns) {
   int64_t num_output_tokens = 0;
   for (const Sequence& sequence : live.sequences) num_output_tokens += sequence.output.size();
   metrics_->requests_finished[static_cast<size_t>(OutcomeOf(live.outcome))].Add(1);
-  metrics_->request_seconds.Observe(Seconds(now_ns - live.request.arrival_ns));
+  metrics_->request_seconds.ObserveNs(now_ns - live.request.arrival_ns);
   metrics_->request_prompt_tokens.Observe(live.num_prompt_tokens);
   metrics_->request_generation_tokens.Observe(static_cast<double>(num_output_tokens));
   if (live.first_token_ns != 0)
-    metrics_->decode_seconds.Observe(Seconds(now_ns - live.first_token_ns));
+    metrics_->decode_seconds.ObserveNs(now_ns - live.first_token_ns);
 }
 
 std::vector<OutputDelta> OutputBatch::Take() {

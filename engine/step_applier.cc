@@ -13,8 +13,6 @@ using internal::v1::StepResult;
 // Rows ahead: enough work to hide a read from memory.
 constexpr size_t kPrefetchDistance = 4;
 
-double Seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
 // Rows are few and this is asked rarely (prompt log-probabilities, failures), so no map is kept.
 Sequence* SequenceOfSlot(const ScheduledStep& step, uint32_t slot) {
   for (const ScheduledRow& row : step.rows) {
@@ -207,7 +205,7 @@ void StepApplier::CompletePrompt(LiveRequest* live, int64_t now_ns) {
   live->prompt_is_done = true;
   metrics_->prompt_tokens_cached.Add(live->num_cached_tokens);
   metrics_->prompt_tokens_computed.Add(live->num_prompt_tokens - live->num_cached_tokens);
-  metrics_->prefill_seconds.Observe(Seconds(now_ns - live->scheduled_ns));
+  metrics_->prefill_seconds.ObserveNs(now_ns - live->scheduled_ns);
   for (Sequence& sequence : live->sequences) {
     if (sequence.state == SequenceState::kEnded) continue;
     if (live->is_prompt_only) {
@@ -243,7 +241,7 @@ void StepApplier::NoteTokens(Sequence* sequence, int64_t num_tokens, int64_t now
     sequence->first_token_ns = now_ns;
     if (live->first_token_ns == 0) {
       live->first_token_ns = now_ns;
-      metrics_->time_to_first_token_seconds.Observe(Seconds(now_ns - live->request.arrival_ns));
+      metrics_->time_to_first_token_seconds.ObserveNs(now_ns - live->request.arrival_ns);
     }
   } else {
     const int64_t gap_ns = (now_ns - sequence->last_token_ns) / std::max<int64_t>(num_tokens, 1);
@@ -255,7 +253,7 @@ void StepApplier::NoteTokens(Sequence* sequence, int64_t num_tokens, int64_t now
 }
 
 void StepApplier::FlushInterToken() {
-  if (num_gaps_ > 0) metrics_->inter_token_seconds.Observe(Seconds(gap_ns_), num_gaps_);
+  if (num_gaps_ > 0) metrics_->inter_token_seconds.ObserveNs(gap_ns_, num_gaps_);
   num_gaps_ = 0;
 }
 

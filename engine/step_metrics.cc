@@ -3,12 +3,6 @@
 #include <algorithm>
 
 namespace pagoda::engine {
-namespace {
-
-double Seconds(uint64_t ns) { return static_cast<double>(ns) * 1e-9; }
-
-}  // namespace
-
 void CountDecisions(const ScheduledStep& step, EngineMetrics* metrics) {
   metrics->preemptions.Add(step.num_preemptions);
   metrics->prefix_query_tokens.Add(step.num_query_tokens);
@@ -23,7 +17,7 @@ void CountStep(const ScheduledStep& step,
   MetricHistogram& phase = num_prefill_rows == 0                  ? metrics->step_decode_seconds
                            : num_prefill_rows == step.rows.size() ? metrics->step_prefill_seconds
                                                                   : metrics->step_mixed_seconds;
-  phase.Observe(Seconds(result.end_ns() - std::min(result.start_ns(), result.end_ns())));
+  phase.ObserveNs(result.end_ns() - std::min(result.start_ns(), result.end_ns()));
   metrics->step_tokens.Observe(step.num_tokens);
   metrics->step_batch_size.Observe(static_cast<double>(step.rows.size()));
   metrics->steps.Add(1);

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-absl::Status FieldError(absl::string_view field, absl::string_view description) {
+absl::Status ChatError(absl::string_view field, absl::string_view description) {
   FieldChecker checker;
   checker.Fail(absl::StrCat("prompt.chat", field), description);
   return checker.ToStatus();
@@ -27,9 +27,9 @@ absl::StatusOr<ordered_json> ParseField(absl::string_view field,
                                         const std::string& text,
                                         ordered_json::value_t expected) {
   absl::StatusOr<ordered_json> value = engine::ParseChatJson(text);
-  if (!value.ok()) return FieldError(field, value.status().message());
+  if (!value.ok()) return ChatError(field, value.status().message());
   if (value->type() != expected) {
-    return FieldError(field,
+    return ChatError(field,
                       absl::StrCat("expected a JSON ",
                                    expected == ordered_json::value_t::array ? "array" : "object",
                                    ", found a JSON ",
@@ -71,10 +71,10 @@ absl::StatusOr<ordered_json> MessageOf(const v1::ChatMessage& message,
                                        absl::string_view field,
                                        bool takes_parts) {
   if (message.role().empty())
-    return FieldError(absl::StrCat(field, ".role"), "is empty; expected \"user\" or another role");
+    return ChatError(absl::StrCat(field, ".role"), "is empty; expected \"user\" or another role");
   for (int i = 0; i < message.content_size(); ++i) {
     if (message.content(i).part_case() != v1::ContentPart::kText)
-      return FieldError(absl::StrCat(field, ".content[", i, "]"), "holds no text");
+      return ChatError(absl::StrCat(field, ".content[", i, "]"), "holds no text");
   }
   ordered_json json = {{"role", message.role()}, {"content", ContentOf(message, takes_parts)}};
   if (!message.name().empty()) json["name"] = message.name();
@@ -95,7 +95,7 @@ absl::StatusOr<ordered_json> MessageOf(const v1::ChatMessage& message,
 absl::StatusOr<bool> OpensTurn(const v1::Chat& chat) {
   const bool asked = chat.has_add_generation_prompt() && chat.add_generation_prompt();
   if (chat.continue_final_message() && asked) {
-    return FieldError(".add_generation_prompt",
+    return ChatError(".add_generation_prompt",
                       "excludes continue_final_message: a turn is either opened or continued");
   }
   return asked || (!chat.has_add_generation_prompt() && !chat.continue_final_message());
@@ -105,13 +105,13 @@ absl::StatusOr<bool> OpensTurn(const v1::Chat& chat) {
 
 absl::StatusOr<engine::RenderedChat> RenderChat(const v1::Chat& chat, const ServedModel& model) {
   if (model.tokenizer == nullptr)
-    return FieldError("", "the model has no tokenizer.json; send prompt.token_ids");
+    return ChatError("", "the model has no tokenizer.json; send prompt.token_ids");
   if (model.chat_template == nullptr) {
-    return FieldError("",
+    return ChatError("",
                       "the model has no chat template (chat_template.jinja or "
                       "tokenizer_config.json); send prompt.text");
   }
-  if (chat.messages().empty()) return FieldError(".messages", "is empty; expected a message");
+  if (chat.messages().empty()) return ChatError(".messages", "is empty; expected a message");
   const bool takes_parts = model.chat_template->takes_content_parts();
   ordered_json messages = ordered_json::array();
   for (int i = 0; i < chat.messages_size(); ++i) {
@@ -138,7 +138,7 @@ absl::StatusOr<engine::RenderedChat> RenderChat(const v1::Chat& chat, const Serv
     input.arguments = &arguments;
   }
   auto rendered = model.chat_template->Render(input);
-  if (!rendered.ok()) return FieldError("", rendered.status().message());
+  if (!rendered.ok()) return ChatError("", rendered.status().message());
   return rendered;
 }
 

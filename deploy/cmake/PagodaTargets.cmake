@@ -35,6 +35,56 @@ if(GIT_FOUND)
 endif()
 configure_file(${CMAKE_CURRENT_LIST_DIR}/version.h.in ${CMAKE_BINARY_DIR}/generated/pagoda_version.h)
 
+# From nothing, most of the time goes into the same headers again and again: a fast build precompiles the common ones, once per
+# kind of target (GCC takes them only with the options they were made with), and compiles several files of a library at once.
+# A compiler cache does better with single files.
+if(CMAKE_CXX_COMPILER_LAUNCHER)
+  option(PAGODA_FAST_BUILD "Precompile common headers, compile files of a library together" OFF)
+else()
+  option(PAGODA_FAST_BUILD "Precompile common headers, compile files of a library together" ON)
+endif()
+set(PAGODA_COMMON_HEADERS
+    <algorithm> <atomic> <deque> <cmath> <cstdint> <functional> <limits> <map> <memory> <set> <string> <thread> <utility> <vector>
+    <absl/container/flat_hash_map.h> <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h>
+    <absl/strings/str_format.h> <absl/strings/str_join.h> <absl/strings/str_split.h> <absl/synchronization/mutex.h>
+    <absl/time/clock.h> <absl/time/time.h> <absl/types/optional.h> <absl/types/span.h> <nlohmann/json.hpp>)
+set(PAGODA_RPC_HEADERS <CLI/CLI.hpp> <grpcpp/grpcpp.h> <google/protobuf/message.h>)
+set(PAGODA_TEST_HEADERS <fstream> <gmock/gmock.h> <gtest/gtest.h>)
+
+# pagoda_precompile(TARGET library|test): reuses the precompiled headers of its kind.
+function(pagoda_precompile target kind)
+  if(NOT PAGODA_FAST_BUILD)
+    return()
+  endif()
+  cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${CMAKE_SOURCE_DIR} OUTPUT_VARIABLE folder)
+  set(headers ${PAGODA_COMMON_HEADERS})
+  set(dependencies pagoda::flags absl::flat_hash_map absl::statusor absl::str_format absl::synchronization absl::time
+                   absl::optional absl::span nlohmann_json::nlohmann_json)
+  set(name precompiled_${kind})
+  if(folder MATCHES "^(tests/)?(daemon|e2e)")
+    string(APPEND name _rpc)
+    list(APPEND headers ${PAGODA_RPC_HEADERS})
+    list(APPEND dependencies protobuf::libprotobuf PkgConfig::GRPCPP CLI11::CLI11)
+  endif()
+  if(kind STREQUAL "test")
+    list(APPEND headers ${PAGODA_TEST_HEADERS})
+    list(APPEND dependencies GTest::gmock GTest::gtest)
+  endif()
+  if(NOT TARGET ${name})
+    file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/generated/${name}.cc CONTENT "// Carries the precompiled headers.\n")
+    if(kind STREQUAL "test")
+      add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/generated/${name}.cc)
+      target_compile_options(${name} PRIVATE ${PAGODA_TEST_OPTIONS})
+    else()
+      add_library(${name} STATIC ${CMAKE_BINARY_DIR}/generated/${name}.cc)
+      set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    endif()
+    target_link_libraries(${name} PRIVATE ${dependencies})
+    target_precompile_headers(${name} PRIVATE ${headers})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${name})
+endfunction()
+
 # pagoda_library(NAME [HDRS ...] [SRCS ...] [DEPS ...] [PRIVATE_DEPS ...])
 function(pagoda_library name)
   cmake_parse_arguments(A "" "" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
@@ -42,6 +92,8 @@ function(pagoda_library name)
     add_library(${name} STATIC ${A_SRCS})
     set(scope PUBLIC)
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    pagoda_precompile(${name} library)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ${PAGODA_FAST_BUILD} UNITY_BUILD_BATCH_SIZE 8)
   else()
     add_library(${name} INTERFACE)
     set(scope INTERFACE)
@@ -62,6 +114,9 @@ add_custom_target(asan_tests)
 add_custom_target(asan_more_tests)
 add_custom_target(tsan_tests)
 
+# Tests are compiled for the compiler's speed: what they test is not.
+set(PAGODA_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+
 # pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
 # entry per case.
 function(pagoda_test name)
@@ -73,7 +128,9 @@ function(pagoda_test name)
     set(A_TIMEOUT 300)
   endif()
   add_executable(${name} ${A_SRCS})
+  target_compile_options(${name} PRIVATE ${PAGODA_TEST_OPTIONS})
   target_link_libraries(${name} PRIVATE pagoda::flags ${A_DEPS} GTest::gmock GTest::gtest_main)
+  pagoda_precompile(${name} test)
   if(A_LABEL STREQUAL "unit" AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(engine|parallel|fixtures)")
     add_dependencies(asan_tests ${name})
     add_dependencies(tsan_tests ${name})

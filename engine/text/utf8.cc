@@ -20,7 +20,7 @@ size_t AsciiPrefix(absl::string_view s) {
   return i;
 }
 
-struct Step {
+struct Character {
   size_t num_bytes;  // of the character, or of the maximal subpart of an ill-formed sequence
   bool valid;
   bool truncated;  // not valid only because the bytes end
@@ -29,7 +29,7 @@ struct Step {
 // The character at the start of `s`, which is not empty: table 3-7 of the Unicode standard. The
 // second byte's range depends on the first, which keeps out overlong forms, surrogates and what is
 // above U+10FFFF.
-Step NextCharacter(absl::string_view s) {
+Character NextCharacter(absl::string_view s) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
   const uint8_t lead = byte(0);
   if (lead < 0x80) return {1, true, false};
@@ -55,9 +55,9 @@ bool IsValidUtf8(absl::string_view bytes) {
   for (;;) {
     bytes.remove_prefix(AsciiPrefix(bytes));
     if (bytes.empty()) return true;
-    const Step step = NextCharacter(bytes);
-    if (!step.valid) return false;
-    bytes.remove_prefix(step.num_bytes);
+    const Character character = NextCharacter(bytes);
+    if (!character.valid) return false;
+    bytes.remove_prefix(character.num_bytes);
   }
 }
 
@@ -67,14 +67,14 @@ size_t AppendUtf8(absl::string_view bytes, std::string* text) {
   while (i < bytes.size()) {
     i += AsciiPrefix(bytes.substr(i));
     if (i == bytes.size()) break;
-    const Step step = NextCharacter(bytes.substr(i));
-    if (!step.valid) {
+    const Character character = NextCharacter(bytes.substr(i));
+    if (!character.valid) {
       text->append(bytes.data() + begin, i - begin);
-      if (step.truncated) return step.num_bytes;
+      if (character.truncated) return character.num_bytes;
       text->append(kReplacement.data(), kReplacement.size());
-      begin = i + step.num_bytes;
+      begin = i + character.num_bytes;
     }
-    i += step.num_bytes;
+    i += character.num_bytes;
   }
   text->append(bytes.data() + begin, bytes.size() - begin);
   return 0;

@@ -7,7 +7,6 @@
 namespace pagoda::kernels::cpu {
 namespace {
 
-constexpr int64_t kPanelRows = 16;
 // Below this many rows the weight is read once by one thread a panel; above, rows are divided too.
 constexpr int64_t kRowsWorthDividing = 32;
 

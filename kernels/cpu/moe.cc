@@ -12,7 +12,6 @@
 namespace pagoda::kernels::cpu {
 namespace {
 
-constexpr int64_t kPanelRows = 16;
 // Panels of one piece of work: a few hundred kilobytes of weights, so that threads stay busy to the
 // end and a piece still outweighs the taking of it.
 constexpr int64_t kPanelsPerTask = 8;

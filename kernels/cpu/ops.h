@@ -35,6 +35,8 @@ absl::Status RopeKvWrite(Context& context, const RopeKvWriteParams& params);
 absl::Status PagedAttention(Context& context, const PagedAttentionParams& params);
 absl::Status Sample(Context& context, const SampleParams& params);
 
+// Outputs of a weight whose pairs of inputs lie side by side: what one SIMD register of sums holds.
+inline constexpr int64_t kPanelRows = 16;
 // Elements of a weight in its format, padding included.
 int64_t WeightElements(const LinearWeight& weight);
 absl::Status PackLinear(Context& context, const PackLinearParams& params);

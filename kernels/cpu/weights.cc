@@ -9,7 +9,6 @@
 namespace pagoda::kernels::cpu {
 namespace {
 
-constexpr int64_t kPanelRows = 16;
 
 int64_t NumPairs(const LinearWeight& weight) { return (weight.k + 1) / 2; }
 

@@ -13,8 +13,7 @@ absl::Status Validate(const ActivateParams& params) {
                                         static_cast<int64_t>(params.activation),
                                         0,
                                         static_cast<int64_t>(Activation::kGeluTanh)));
-  PAGODA_RETURN_IF_ERROR(RequireDType(
-      "Activate.dtype", params.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("Activate.dtype", params.dtype));
   if (params.rows == 0) return absl::OkStatus();
   PAGODA_RETURN_IF_ERROR(RequirePointer("Activate.x", params.x));
   return RequirePointer("Activate.y", params.y);
@@ -23,8 +22,7 @@ absl::Status Validate(const ActivateParams& params) {
 absl::Status Validate(const AddScaledParams& params) {
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("AddScaled.count", params.count, 0));
   PAGODA_RETURN_IF_ERROR(RequireFinite("AddScaled.scale", params.scale));
-  PAGODA_RETURN_IF_ERROR(RequireDType(
-      "AddScaled.dtype", params.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("AddScaled.dtype", params.dtype));
   if (params.count == 0) return absl::OkStatus();
   PAGODA_RETURN_IF_ERROR(RequirePointer("AddScaled.x", params.x));
   return RequirePointer("AddScaled.y", params.y);

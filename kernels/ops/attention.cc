@@ -8,9 +8,7 @@ namespace pagoda::kernels {
 namespace {
 
 absl::Status ValidateCache(absl::string_view op, const KvCacheView& cache) {
-  PAGODA_RETURN_IF_ERROR(RequireDType(absl::StrCat(op, ".cache.dtype"),
-                                      cache.dtype,
-                                      {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation(absl::StrCat(op, ".cache.dtype"), cache.dtype));
   PAGODA_RETURN_IF_ERROR(
       RequireAtLeast(absl::StrCat(op, ".cache.num_blocks"), cache.num_blocks, 1));
   PAGODA_RETURN_IF_ERROR(
@@ -74,8 +72,7 @@ absl::Status Validate(const RopeKvWriteParams& params) {
   PAGODA_RETURN_IF_ERROR(RequirePointer("RopeKvWrite.batch", params.batch));
   PAGODA_RETURN_IF_ERROR(ValidateCache("RopeKvWrite", params.cache));
   PAGODA_RETURN_IF_ERROR(ValidateHeads("RopeKvWrite", params.num_q_heads, params.cache));
-  PAGODA_RETURN_IF_ERROR(RequireDType(
-      "RopeKvWrite.dtype", params.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("RopeKvWrite.dtype", params.dtype));
   PAGODA_RETURN_IF_ERROR(
       RequireBetween("RopeKvWrite.rotary_dim", params.rotary_dim, 0, params.cache.head_dim));
   PAGODA_RETURN_IF_ERROR(RequireMultiple("RopeKvWrite.rotary_dim", params.rotary_dim, 2));
@@ -95,8 +92,7 @@ absl::Status Validate(const PagedAttentionParams& params) {
   PAGODA_RETURN_IF_ERROR(RequirePointer("PagedAttention.batch", params.batch));
   PAGODA_RETURN_IF_ERROR(ValidateCache("PagedAttention", params.cache));
   PAGODA_RETURN_IF_ERROR(ValidateHeads("PagedAttention", params.num_q_heads, params.cache));
-  PAGODA_RETURN_IF_ERROR(RequireDType(
-      "PagedAttention.dtype", params.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("PagedAttention.dtype", params.dtype));
   PAGODA_RETURN_IF_ERROR(RequireFinite("PagedAttention.scale", params.scale));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("PagedAttention.window", params.window, 0));
   PAGODA_RETURN_IF_ERROR(RequireFinite("PagedAttention.soft_cap", params.soft_cap));

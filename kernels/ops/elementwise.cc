@@ -4,14 +4,6 @@
 #include "kernels/ops/require.h"
 
 namespace pagoda::kernels {
-namespace {
-
-absl::Status RequireActivation(absl::string_view field, DType dtype) {
-  return RequireDType(field, dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
-}
-
-}  // namespace
-
 absl::Status Validate(const ResolveTokensParams& params) {
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("ResolveTokens.rows", params.rows, 0));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("ResolveTokens.num_slots", params.num_slots, 0));

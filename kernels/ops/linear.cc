@@ -10,9 +10,7 @@ namespace {
 absl::Status ValidateWeight(absl::string_view op, const LinearWeight& weight) {
   PAGODA_RETURN_IF_ERROR(RequireAtLeast(absl::StrCat(op, ".weight.n"), weight.n, 1));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast(absl::StrCat(op, ".weight.k"), weight.k, 1));
-  PAGODA_RETURN_IF_ERROR(RequireDType(absl::StrCat(op, ".weight.dtype"),
-                                      weight.dtype,
-                                      {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation(absl::StrCat(op, ".weight.dtype"), weight.dtype));
   PAGODA_RETURN_IF_ERROR(
       RequireBetween(absl::StrCat(op, ".weight.group_size"), weight.group_size, 0, 0));
   return RequirePointer(absl::StrCat(op, ".weight.data"), weight.data);
@@ -23,10 +21,8 @@ absl::Status ValidateWeight(absl::string_view op, const LinearWeight& weight) {
 absl::Status Validate(const LinearParams& params) {
   PAGODA_RETURN_IF_ERROR(ValidateWeight("Linear", params.weight));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("Linear.m", params.m, 0));
-  PAGODA_RETURN_IF_ERROR(RequireDType(
-      "Linear.x_dtype", params.x_dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
-  PAGODA_RETURN_IF_ERROR(RequireDType(
-      "Linear.y_dtype", params.y_dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("Linear.x_dtype", params.x_dtype));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("Linear.y_dtype", params.y_dtype));
   if (params.m == 0) return absl::OkStatus();
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("Linear.x_stride", params.x_stride, params.weight.k));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("Linear.y_stride", params.y_stride, params.weight.n));
@@ -36,9 +32,7 @@ absl::Status Validate(const LinearParams& params) {
 
 absl::Status Validate(const PackLinearParams& params) {
   PAGODA_RETURN_IF_ERROR(ValidateWeight("PackLinear", params.weight));
-  PAGODA_RETURN_IF_ERROR(RequireDType("PackLinear.source_dtype",
-                                      params.source_dtype,
-                                      {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("PackLinear.source_dtype", params.source_dtype));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("PackLinear.rows", params.rows, 0));
   PAGODA_RETURN_IF_ERROR(
       RequireBetween("PackLinear.row_offset", params.row_offset, 0, params.weight.n));

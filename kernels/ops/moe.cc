@@ -9,10 +9,6 @@ namespace {
 // Entries are 32-bit numbers.
 constexpr int64_t kMaxEntries = INT32_MAX;
 
-absl::Status RequireActivation(absl::string_view field, DType dtype) {
-  return RequireDType(field, dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
-}
-
 }  // namespace
 
 absl::Status Validate(const RouteExpertsParams& params) {

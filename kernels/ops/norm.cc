@@ -9,8 +9,7 @@ absl::Status Validate(const LayerNormParams& params) {
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("LayerNorm.rows", params.rows, 0));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("LayerNorm.width", params.width, 1));
   PAGODA_RETURN_IF_ERROR(RequireFinite("LayerNorm.epsilon", params.epsilon));
-  PAGODA_RETURN_IF_ERROR(RequireDType(
-      "LayerNorm.dtype", params.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("LayerNorm.dtype", params.dtype));
   if (params.rows == 0) return absl::OkStatus();
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("LayerNorm.x_stride", params.x_stride, params.width));
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("LayerNorm.y_stride", params.y_stride, params.width));
@@ -26,8 +25,7 @@ absl::Status Validate(const HeadNormParams& params) {
   PAGODA_RETURN_IF_ERROR(RequireAtLeast("HeadNorm.head_dim", params.head_dim, 1));
   PAGODA_RETURN_IF_ERROR(RequireFinite("HeadNorm.epsilon", params.epsilon));
   PAGODA_RETURN_IF_ERROR(RequireFinite("HeadNorm.weight_offset", params.weight_offset));
-  PAGODA_RETURN_IF_ERROR(RequireDType(
-      "HeadNorm.dtype", params.dtype, {DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  PAGODA_RETURN_IF_ERROR(RequireActivation("HeadNorm.dtype", params.dtype));
   if (params.rows == 0) return absl::OkStatus();
   PAGODA_RETURN_IF_ERROR(
       RequireAtLeast("HeadNorm.qkv_stride",

@@ -51,4 +51,8 @@ absl::Status RequireDType(absl::string_view field,
       absl::StrCat(field, " is ", DTypeName(value), "; expected ", names));
 }
 
+absl::Status RequireActivation(absl::string_view field, DType value) {
+  return RequireDType(field, value, {DType::kFloat32, DType::kBFloat16, DType::kFloat16});
+}
+
 }  // namespace pagoda::kernels

@@ -24,5 +24,7 @@ absl::Status RequireFinite(absl::string_view field, float value);
 absl::Status RequireDType(absl::string_view field,
                           DType value,
                           std::initializer_list<DType> supported);
+// A type in which activations are held: float32, bfloat16 or float16.
+absl::Status RequireActivation(absl::string_view field, DType value);
 
 }  // namespace pagoda::kernels

@@ -6,7 +6,7 @@ namespace pagoda::engine {
 namespace {
 
 // How training was done, and how attention's sums are taken.
-constexpr absl::string_view kHarmlessFields[] = {
+constexpr absl::string_view kBloomHarmlessFields[] = {
     "attention_softmax_in_fp32",
     "bias_dropout_fusion",
     "masked_softmax_fusion",
@@ -17,7 +17,7 @@ constexpr absl::string_view kHarmlessFields[] = {
     "unk_token_id",
 };
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadBloomConfig(ConfigFields& fields, ModelConfig& config) {
   ReadShape(fields,
             {.num_layers = {"n_layer", "num_hidden_layers"},
              .hidden_size = {"hidden_size", "n_embed"},
@@ -36,14 +36,14 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
   config.activation = kernels::Activation::kGeluTanh;
   ReadTiedEmbeddings(fields, true, config);
   fields.RequireNeutral("apply_residual_connection_post_layernorm", false);
-  fields.Ignore(kHarmlessFields);
+  fields.Ignore(kBloomHarmlessFields);
 }
 
 }  // namespace
 
 const Architecture kBloomForCausalLM = {
     .name = "BloomForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadBloomConfig,
     .tensors = {.prefix = "transformer.",
                 .prefix_is_optional = true,
                 .embedding = "word_embeddings",

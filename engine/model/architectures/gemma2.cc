@@ -9,7 +9,7 @@
 namespace pagoda::engine {
 namespace {
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadGemma2Config(ConfigFields& fields, ModelConfig& config) {
   ReadShape(fields, {.default_head_dim = 256}, config);
   ReadGemmaFields(fields, config);
   ReadRope(fields, {}, config);
@@ -42,7 +42,7 @@ void ReadGemmaFields(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kGemma2ForCausalLM = {
     .name = "Gemma2ForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadGemma2Config,
     .tensors = {.attention_out_norm = "post_attention_layernorm",
                 .mlp_norm = "pre_feedforward_layernorm",
                 .mlp_out_norm = "post_feedforward_layernorm"},

@@ -51,7 +51,7 @@ std::vector<bool> DefaultSlidingLayers(ConfigFields& fields, const ModelConfig& 
   return sliding;
 }
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadGemma3Config(ConfigFields& fields, ModelConfig& config) {
   ReadShape(fields, {.default_head_dim = 256}, config);
   ReadGemmaFields(fields, config);
   ReadRopes(fields, config);
@@ -63,7 +63,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kGemma3ForCausalLM = {
     .name = "Gemma3ForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadGemma3Config,
     .tensors = {.q_norm = "self_attn.q_norm",
                 .k_norm = "self_attn.k_norm",
                 .attention_out_norm = "post_attention_layernorm",

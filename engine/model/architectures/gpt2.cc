@@ -6,7 +6,7 @@ namespace pagoda::engine {
 namespace {
 
 // Heads of other models than this one, and the order in which attention rounds.
-constexpr absl::string_view kHarmlessFields[] = {
+constexpr absl::string_view kGpt2HarmlessFields[] = {
     "reorder_and_upcast_attn",
     "summary_activation",
     "summary_first_dropout",
@@ -16,7 +16,7 @@ constexpr absl::string_view kHarmlessFields[] = {
     "n_ctx",  // n_positions under an older name
 };
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadGpt2Config(ConfigFields& fields, ModelConfig& config) {
   ReadShape(fields,
             {.num_layers = {"n_layer", "num_hidden_layers"},
              .hidden_size = {"n_embd", "hidden_size"},
@@ -34,14 +34,14 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
   ReadActivation(fields, "activation_function", "gelu_new", config);
   fields.RequireNeutral("scale_attn_weights", true);
   fields.RequireNeutral("scale_attn_by_inverse_layer_idx", false);
-  fields.Ignore(kHarmlessFields);
+  fields.Ignore(kGpt2HarmlessFields);
 }
 
 }  // namespace
 
 const Architecture kGpt2LMHeadModel = {
     .name = "GPT2LMHeadModel",
-    .read_config = ReadConfig,
+    .read_config = ReadGpt2Config,
     .tensors = {.prefix = "transformer.",
                 .prefix_is_optional = true,
                 .embedding = "wte",

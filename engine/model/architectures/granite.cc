@@ -5,7 +5,7 @@
 namespace pagoda::engine {
 namespace {
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadGraniteConfig(ConfigFields& fields, ModelConfig& config) {
   ReadLlamaFields(fields, config);
   ReadKvHeads(fields, /*required=*/false, config);
   ReadAttentionBias(fields, config);
@@ -22,7 +22,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kGraniteForCausalLM = {
     .name = "GraniteForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadGraniteConfig,
     .run_layers = RunGatedLayers,
 };
 

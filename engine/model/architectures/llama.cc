@@ -5,7 +5,7 @@
 namespace pagoda::engine {
 namespace {
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadLlamaConfig(ConfigFields& fields, ModelConfig& config) {
   ReadLlamaFields(fields, config);
   // Llama 1 and 2 checkpoints leave the field out: every query head has its own keys.
   ReadKvHeads(fields, /*required=*/false, config);
@@ -17,7 +17,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kLlamaForCausalLM = {
     .name = "LlamaForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadLlamaConfig,
     .run_layers = RunGatedLayers,
 };
 

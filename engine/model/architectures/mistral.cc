@@ -5,7 +5,7 @@
 namespace pagoda::engine {
 namespace {
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadMistralConfig(ConfigFields& fields, ModelConfig& config) {
   ReadLlamaFields(fields, config);
   ReadKvHeads(fields, /*required=*/true, config);
   ReadUniformWindow(fields, config);
@@ -17,7 +17,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kMistralForCausalLM = {
     .name = "MistralForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadMistralConfig,
     .run_layers = RunGatedLayers,
 };
 

@@ -10,7 +10,7 @@ namespace {
 // The spread of training's load over experts; no term of a forward pass.
 constexpr absl::string_view kTrainingFields[] = {"router_aux_loss_coef", "router_jitter_noise"};
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadMixtralConfig(ConfigFields& fields, ModelConfig& config) {
   ReadLlamaFields(fields, config, {.default_theta = 1e6});
   ReadKvHeads(fields, /*required=*/true, config);
   ReadUniformWindow(fields, config);
@@ -27,7 +27,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kMixtralForCausalLM = {
     .name = "MixtralForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadMixtralConfig,
     .tensors = {.router = "block_sparse_moe.gate",
                 .experts = "block_sparse_moe.experts.",
                 .expert_gate = "w1",

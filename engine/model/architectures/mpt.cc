@@ -9,7 +9,7 @@ namespace {
 
 // The checkpoints bring their own code along, which transformers has too. learned_pos_emb is read
 // by nobody where there is ALiBi.
-constexpr absl::string_view kHarmlessFields[] = {"auto_map",
+constexpr absl::string_view kMptHarmlessFields[] = {"auto_map",
                                                  "emb_pdrop",
                                                  "embedding_fraction",
                                                  "init_config",
@@ -44,7 +44,7 @@ void ReadAttention(ConfigFields& fields, ModelConfig& config) {
   fields.Fail(attention.Finish(kUnknownKey));
 }
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadMptConfig(ConfigFields& fields, ModelConfig& config) {
   ReadShape(fields,
             {.num_layers = {"n_layers", "num_hidden_layers"},
              .hidden_size = {"d_model", "hidden_size"},
@@ -66,7 +66,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
   if (norm != "layernorm" && norm != "low_precision_layernorm") {
     fields.Refuse("norm_type", "\"low_precision_layernorm\"");
   }
-  fields.Ignore(kHarmlessFields);
+  fields.Ignore(kMptHarmlessFields);
 }
 
 constexpr ModelTensors kTensors = {.prefix = "transformer.",
@@ -85,14 +85,14 @@ constexpr ModelTensors kTensors = {.prefix = "transformer.",
 
 const Architecture kMptForCausalLM = {
     .name = "MptForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadMptConfig,
     .tensors = kTensors,
     .run_layers = RunPlainLayers,
 };
 
 const Architecture kMosaicMptForCausalLM = {
     .name = "MPTForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadMptConfig,
     .tensors = kTensors,
     .run_layers = RunPlainLayers,
 };

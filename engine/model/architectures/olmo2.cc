@@ -5,7 +5,7 @@
 namespace pagoda::engine {
 namespace {
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadOlmo2Config(ConfigFields& fields, ModelConfig& config) {
   ReadLlamaFields(fields, config);
   ReadKvHeads(fields, /*required=*/false, config);
   ReadAttentionBias(fields, config);
@@ -16,7 +16,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 // Norms are behind attention and MLP, not before them; those of q and k span all heads.
 const Architecture kOlmo2ForCausalLM = {
     .name = "Olmo2ForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadOlmo2Config,
     .tensors = {.input_norm = "",
                 .q_norm = "self_attn.q_norm",
                 .k_norm = "self_attn.k_norm",

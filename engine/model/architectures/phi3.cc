@@ -6,10 +6,10 @@ namespace pagoda::engine {
 namespace {
 
 // The checkpoints bring their own code along, which transformers has too.
-constexpr absl::string_view kHarmlessFields[] = {
+constexpr absl::string_view kPhi3HarmlessFields[] = {
     "auto_map", "embd_pdrop", "resid_pdrop", "interpolate_factor", "full_attn_mod"};
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadPhi3Config(ConfigFields& fields, ModelConfig& config) {
   const int32_t original =
       fields.OptionalInt("original_max_position_embeddings", 1, 1 << 30).value_or(0);
   ReadLlamaFields(
@@ -19,14 +19,14 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
   fields.RequireNeutral("attention_bias", false);
   fields.RequireNeutral("mlp_bias", false);
   fields.RequireNeutral("lm_head_bias", false);
-  fields.Ignore(kHarmlessFields);
+  fields.Ignore(kPhi3HarmlessFields);
 }
 
 }  // namespace
 
 const Architecture kPhi3ForCausalLM = {
     .name = "Phi3ForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadPhi3Config,
     .tensors = {.qkv = "self_attn.qkv_proj", .gate_up = "mlp.gate_up_proj"},
     .run_layers = RunGatedLayers,
 };

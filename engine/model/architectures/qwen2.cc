@@ -5,7 +5,7 @@
 namespace pagoda::engine {
 namespace {
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadQwen2Config(ConfigFields& fields, ModelConfig& config) {
   ReadLlamaFields(fields, config);
   ReadKvHeads(fields, /*required=*/false, config);
   ReadQwenWindow(fields, config);
@@ -17,7 +17,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kQwen2ForCausalLM = {
     .name = "Qwen2ForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadQwen2Config,
     .run_layers = RunGatedLayers,
 };
 

@@ -5,7 +5,7 @@
 namespace pagoda::engine {
 namespace {
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadQwen3Config(ConfigFields& fields, ModelConfig& config) {
   ReadLlamaFields(fields, config, {}, {.default_head_dim = 128});
   ReadKvHeads(fields, /*required=*/false, config);
   ReadQwenWindow(fields, config);
@@ -16,7 +16,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kQwen3ForCausalLM = {
     .name = "Qwen3ForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadQwen3Config,
     .tensors = {.q_norm = "self_attn.q_norm", .k_norm = "self_attn.k_norm"},
     .run_layers = RunGatedLayers,
 };

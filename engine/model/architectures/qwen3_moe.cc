@@ -20,7 +20,7 @@ std::vector<bool> ReadDenseLayers(ConfigFields& fields, const ModelConfig& confi
   return dense;
 }
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadQwen3MoeConfig(ConfigFields& fields, ModelConfig& config) {
   ReadLlamaFields(fields, config);
   ReadKvHeads(fields, /*required=*/false, config);
   // Written by the library even where there is none.
@@ -43,7 +43,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kQwen3MoeForCausalLM = {
     .name = "Qwen3MoeForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadQwen3MoeConfig,
     .tensors = {.q_norm = "self_attn.q_norm",
                 .k_norm = "self_attn.k_norm",
                 .router = "mlp.gate",

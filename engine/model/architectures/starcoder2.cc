@@ -5,7 +5,7 @@
 namespace pagoda::engine {
 namespace {
 
-void ReadConfig(ConfigFields& fields, ModelConfig& config) {
+void ReadStarcoder2Config(ConfigFields& fields, ModelConfig& config) {
   ReadShape(fields, {}, config);
   ReadNormEps(fields, "norm_epsilon", config);
   config.norm = NormKind::kLayer;
@@ -26,7 +26,7 @@ void ReadConfig(ConfigFields& fields, ModelConfig& config) {
 
 const Architecture kStarcoder2ForCausalLM = {
     .name = "Starcoder2ForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadStarcoder2Config,
     .tensors = {.gate = "", .up = "mlp.c_fc", .down = "mlp.c_proj"},
     .run_layers = RunPlainLayers,
 };
