@@ -186,7 +186,8 @@ TEST(ByHand, ErrorsNameWhatIsWrong) {
   EXPECT_THAT(id.err, HasSubstr("99999"));
 }
 
-// Every text and chat of the conformance data through the commands; 0 differences.
+// Every text and chat of the conformance data through the commands; 0 differences. A model without
+// a chat template has no chats there.
 class ByHandConformance : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -241,7 +242,6 @@ TEST_P(ByHandConformance, Chats) {
     questions.push_back({{"messages", c["messages"]},
                          {"tools", c["tools"]},
                          {"add_generation_prompt", c["add_generation_prompt"]}});
-  if (questions.empty()) GTEST_SKIP() << GetParam() << " has no chat template";
   const auto answers = Answers("render", dir_, questions);
   for (size_t i = 0; i < questions.size(); ++i) {
     const json& c = golden["cases"][i];
