@@ -9,6 +9,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+GPT4O = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+DEEPSEEK = ("\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
+            "[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+")
 MARK = "\u2581"
 
 
@@ -70,6 +77,39 @@ def roberta():
     tokenizer.add_tokens([AddedToken("word", single_word=True), AddedToken("right", rstrip=True),
                           AddedToken("Both", lstrip=True, rstrip=True, normalized=False)])
     tokenizer.post_processor = processors.RobertaProcessing(("<|end|>", 1), ("<|bos|>", 0))
+    return json.loads(tokenizer.to_str())
+
+
+def gpt4o():
+    return byte_level(GPT4O)
+
+
+def bloom():
+    return byte_level(BLOOM)
+
+
+def gpt_neox():
+    data = byte_level()
+    data["normalizer"] = {"type": "NFC"}
+    data["added_tokens"] += [{"id": len(data["model"]["vocab"]) + n, "content": " " * (n + 2), "single_word": False,
+                              "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+                             for n in range(5)]
+    return data
+
+
+def deepseek():
+    tokenizer = Tokenizer.from_str(json.dumps(byte_level()))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in DEEPSEEK] +
+        [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return json.loads(tokenizer.to_str())
+
+
+def byte_level_normalizer():
+    """Bytes are spelled by the normalizer, and the model reads characters."""
+    tokenizer = Tokenizer.from_str(json.dumps(byte_level()))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.ByteLevel()])
+    tokenizer.pre_tokenizer = None
     return json.loads(tokenizer.to_str())
 
 
@@ -215,6 +255,20 @@ def unigram_bytes():
     return data
 
 
+def unicode_scripts():
+    tokenizer = unigram(normalizers.NFKC(), pre_tokenizers.Sequence([pre_tokenizers.UnicodeScripts(),
+                                                                     pre_tokenizers.Metaspace()]), ["<unk>", "</s>"])
+    return json.loads(tokenizer.to_str())
+
+
+def word_level(pre_tokenizer, limit=3000):
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizer
+    train(tokenizer, trainers.WordLevelTrainer(vocab_size=limit, special_tokens=["<unk>", "<s>"], show_progress=False))
+    return json.loads(tokenizer.to_str())
+
+
 def bert(lowercase):
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -238,6 +292,10 @@ def split_by_words():
 
 FAMILIES = {
     "gpt2": gpt2, "llama3": llama3, "qwen2": qwen2, "roberta": roberta, "falcon": falcon, "command_r": command_r,
+    "gpt4o": gpt4o, "bloom": bloom, "gpt_neox": gpt_neox, "deepseek": deepseek,
+    "byte_level_normalizer": byte_level_normalizer, "unicode_scripts": unicode_scripts,
+    "word_level": lambda: word_level(pre_tokenizers.Whitespace()),
+    "fixed_length": lambda: word_level(pre_tokenizers.FixedLength(2)),
     "llama2": llama2, "llama2_normalized_specials": llama2_normalized_specials, "mistral": mistral,
     "metaspace_first": lambda: metaspace("first"), "metaspace_always": lambda: metaspace("always"),
     "metaspace_never": lambda: metaspace("never"), "gemma": gemma, "unknown_unfused": unknown_unfused, "t5": t5,
