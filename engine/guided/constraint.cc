@@ -1,0 +1,130 @@
+#include "engine/guided/constraint.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "engine/guided/automaton.h"
+#include "engine/guided/ebnf_parser.h"
+#include "engine/guided/expression.h"
+#include "engine/guided/grammar.h"
+#include "engine/guided/grammar_compiler.h"
+#include "engine/guided/json_grammar.h"
+#include "engine/guided/regex_parser.h"
+#include "engine/guided/schema_compiler.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine::guided {
+namespace {
+
+// Of sources and compiled forms in a cache.
+constexpr size_t kMaxKeptBytes = size_t{64} << 20;
+
+absl::Status AddRegex(absl::string_view pattern, Grammar* grammar) {
+  PAGODA_ASSIGN_OR_RETURN(const ExpressionPtr expression,
+                          ParseRegex(pattern, RegexUse::kWholeText, grammar->limits()));
+  const RuleId root = grammar->AddRule("the expression");
+  const StateId end =
+      AddExpression(*expression, Spelling::kPlain, grammar->rule(root).start, grammar);
+  grammar->AddEmpty(end, grammar->rule(root).end);
+  grammar->set_root(root);
+  return absl::OkStatus();
+}
+
+void AddChoices(const std::vector<std::string>& choices, Grammar* grammar) {
+  const RuleId root = grammar->AddRule("the choices");
+  for (const std::string& choice : choices) {
+    grammar->AddEmpty(grammar->Literal(grammar->rule(root).start, choice), grammar->rule(root).end);
+  }
+  grammar->set_root(root);
+}
+
+absl::Status AddSource(const ConstraintSource& source, Grammar* grammar) {
+  switch (source.kind) {
+    case ConstraintSource::Kind::kJsonSchema:
+      return CompileSchema(source.text, grammar);
+    case ConstraintSource::Kind::kJsonObject:
+      grammar->set_root(JsonGrammar(grammar).Object());
+      return absl::OkStatus();
+    case ConstraintSource::Kind::kRegex:
+      return AddRegex(source.text, grammar);
+    case ConstraintSource::Kind::kGrammar:
+      return ParseEbnf(source.text, grammar);
+    case ConstraintSource::Kind::kChoice:
+      if (source.choices.empty()) return absl::InvalidArgumentError("holds no choice");
+      AddChoices(source.choices, grammar);
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+size_t SizeOf(const ConstraintSource& source) {
+  size_t size = source.text.size();
+  for (const std::string& choice : source.choices) size += choice.size() + 1;
+  return size;
+}
+
+// Of content: two 64-bit FNV-1a sums with different beginnings, and the length.
+std::string NameOf(absl::string_view bytes) {
+  uint64_t a = 0xCBF29CE484222325, b = 0x9E3779B97F4A7C15;
+  for (const char c : bytes) {
+    a = (a ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+    b = (b ^ static_cast<uint8_t>(c)) * 0x880355F21E6D1965;
+    b ^= b >> 29;
+  }
+  return absl::StrCat(
+      absl::Hex(a, absl::kZeroPad16), absl::Hex(b, absl::kZeroPad16), "-", bytes.size());
+}
+
+std::string KeyOf(const ConstraintSource& source) {
+  std::string key = absl::StrCat(static_cast<int>(source.kind), "|", source.text);
+  for (const std::string& choice : source.choices)
+    absl::StrAppend(&key, choice.size(), ":", choice);
+  return key;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const CompiledConstraint>> CompileConstraint(
+    const ConstraintSource& source, const Limits& limits) {
+  if (SizeOf(source) > limits.max_source_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("has ", SizeOf(source), " bytes; the limit is ", limits.max_source_bytes));
+  }
+  Grammar grammar(limits);
+  PAGODA_RETURN_IF_ERROR(AddSource(source, &grammar));
+  PAGODA_ASSIGN_OR_RETURN(const Automaton automaton, CompileGrammar(grammar));
+  const Automaton::State& start =
+      automaton
+          .states[static_cast<size_t>(automaton.rule_starts[static_cast<size_t>(automaton.root)])];
+  if (start.byte_begin == start.byte_end && start.call_begin == start.call_end)
+    return absl::InvalidArgumentError("matches the empty text alone");
+  auto compiled = std::make_shared<CompiledConstraint>();
+  compiled->automaton = automaton.Serialize();
+  compiled->name = NameOf(compiled->automaton);
+  return compiled;
+}
+
+absl::StatusOr<std::shared_ptr<const CompiledConstraint>> ConstraintCache::Get(
+    const ConstraintSource& source) {
+  const std::string key = KeyOf(source);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (const auto it = kept_.find(key); it != kept_.end()) return it->second;
+  }
+  PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledConstraint> compiled,
+                          CompileConstraint(source, limits_));
+  absl::MutexLock lock(&mutex_);
+  if (kept_.try_emplace(key, compiled).second) {
+    by_age_.push_back(key);
+    kept_bytes_ += 2 * key.size() + compiled->automaton.size();
+  }
+  while (by_age_.size() > max_kept_ || (kept_bytes_ > kMaxKeptBytes && by_age_.size() > 1)) {
+    const auto oldest = kept_.find(by_age_.front());
+    kept_bytes_ -= 2 * oldest->first.size() + oldest->second->automaton.size();
+    kept_.erase(oldest);
+    by_age_.pop_front();
+  }
+  return compiled;
+}
+
+}  // namespace pagoda::engine::guided
