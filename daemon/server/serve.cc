@@ -303,7 +303,8 @@ void Daemon::HandleSignal(int count) {
     if (!socket_path_.empty()) unlink(socket_path_.c_str());
     _exit(kExitOk);
   }
-  LogInfo(count == 1 ? "stopping: running streams may finish; once more to stop at once"
+  LogInfo("%s",
+          count == 1 ? "stopping: running streams may finish; once more to stop at once"
                      : "stopping at once");
   is_stopping_ = true;
 }
