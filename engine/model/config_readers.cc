@@ -10,8 +10,9 @@
 namespace pagoda::engine {
 namespace {
 
-// Far above any model, and small enough that products of two of them fit 64 bits.
-constexpr int32_t kMaxLayers = 1 << 16;
+// Far above any model, and small enough that products of two of them fit 64 bits and that the
+// weights of all layers can be listed in no time.
+constexpr int32_t kMaxLayers = 1 << 12;
 constexpr int32_t kMaxWidth = 1 << 24;
 constexpr int32_t kMaxHeads = 1 << 16;
 constexpr int32_t kMaxHeadDim = 1 << 12;

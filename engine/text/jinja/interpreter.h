@@ -10,7 +10,7 @@
 namespace pagoda::engine::jinja {
 
 struct RenderLimits {
-  int64_t max_steps = 1'000'000;
+  int64_t max_steps = 200'000;
   size_t max_output_bytes = size_t{64} << 20;
   int max_depth = 64;  // of macro calls
   // Seconds since the epoch, for strftime_now.

@@ -142,6 +142,8 @@ TEST(ModelConfigTest, RefusesBadNumbers) {
   ExpectRefused(LoadWith("hidden_size", 1ull << 40), {"hidden_size"});
   ExpectRefused(LoadWith("hidden_size", 32.5), {"hidden_size is 32.5"});
   ExpectRefused(LoadWith("num_hidden_layers", nullptr), {"num_hidden_layers is missing"});
+  // Weights of so many layers took seconds to list.
+  ExpectRefused(LoadWith("num_hidden_layers", 65536), {"num_hidden_layers", "65536", "4096"});
   ExpectRefused(LoadWith("num_attention_heads", 5), {"head_dim", "hidden_size 32"});
   ExpectRefused(LoadWith("num_key_value_heads", 3), {"num_key_value_heads is 3", "divisor"});
   ExpectRefused(LoadWith("num_key_value_heads", 8), {"num_key_value_heads is 8"});
