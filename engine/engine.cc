@@ -90,7 +90,7 @@ class Engine::Impl {
   // ---- Synchronises itself
   Intake intake_;
   std::atomic<int32_t> num_live_{0};
-  mutable absl::Mutex stop_mutex_;
+  mutable Mutex stop_mutex_;
   absl::optional<absl::Status> stop_ ABSL_GUARDED_BY(stop_mutex_);
 
   // ---- Engine thread only
@@ -171,7 +171,7 @@ absl::Status Engine::Impl::Submit(Request request) {
 
 void Engine::Impl::Stop(absl::Status why) {
   {
-    absl::MutexLock lock(&stop_mutex_);
+    MutexLock lock(&stop_mutex_);
     if (!stop_.has_value()) stop_ = why.ok() ? StoppedError(why) : why;
   }
   intake_.Close(StoppedError(why));
@@ -203,7 +203,7 @@ absl::Status Engine::Impl::Run() {
 }
 
 bool Engine::Impl::StopIsAsked(absl::Status* why) const {
-  absl::MutexLock lock(&stop_mutex_);
+  MutexLock lock(&stop_mutex_);
   if (!stop_.has_value()) return false;
   *why = *stop_;
   return true;

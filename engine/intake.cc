@@ -24,7 +24,7 @@ Intake::Load Intake::LoadOf(const Request& request) {
 }
 
 absl::Status Intake::Reserve(const Load& load) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (!closed_.ok()) return closed_;
   if (waiting_.num_sequences > 0) {
     if (waiting_.num_sequences + load.num_sequences > limits_.max_waiting_requests) {
@@ -43,7 +43,7 @@ absl::Status Intake::Reserve(const Load& load) {
 absl::Status Intake::Push(std::unique_ptr<LiveRequest> live) {
   const Load load = LoadOf(live->request);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!closed_.ok()) {
       waiting_.num_sequences -= load.num_sequences;
       waiting_.num_tokens -= load.num_tokens;
@@ -59,7 +59,7 @@ absl::Status Intake::Push(std::unique_ptr<LiveRequest> live) {
 
 void Intake::Cancel(RequestKey key, int64_t now_ns) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     batch_.cancellations.push_back({.key = key, .requested_ns = now_ns});
   }
   Wake();
@@ -67,7 +67,7 @@ void Intake::Cancel(RequestKey key, int64_t now_ns) {
 
 void Intake::Close(absl::Status why) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (closed_.ok()) closed_ = std::move(why);
   }
   Wake();
@@ -83,18 +83,18 @@ void Intake::Take(Batch* batch) {
   uint64_t count = 0;
   // Before the swap: what comes after it wakes again.
   [[maybe_unused]] const ssize_t num_read = read(wake_fd_, &count, sizeof(count));
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   std::swap(batch_, *batch);
 }
 
 void Intake::Leave(const Load& load) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   waiting_.num_sequences -= load.num_sequences;
   waiting_.num_tokens -= load.num_tokens;
 }
 
 int64_t Intake::num_waiting() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return waiting_.num_sequences;
 }
 

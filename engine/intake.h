@@ -6,9 +6,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "engine/ids.h"
 #include "engine/sequence.h"
+#include "kernels/base/mutex.h"
 
 namespace pagoda::engine {
 
@@ -64,7 +64,7 @@ class Intake {
   const IntakeLimits limits_;
   const int wake_fd_;
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   Load waiting_ ABSL_GUARDED_BY(mutex_);
   Batch batch_ ABSL_GUARDED_BY(mutex_);

@@ -7,11 +7,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "google/protobuf/stubs/logging.h"
 #include "kernels/base/log.h"
+#include "kernels/base/mutex.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -24,7 +24,7 @@ class RepeatFilter {
  public:
   // Whether the line is to be written; `*num_dropped` counts those since the last one that was.
   bool Admit(const std::string& place, absl::Time now, int* num_dropped) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     State& state = states_[place];
     if (now - state.last < kRepeatInterval) {
       ++state.num_dropped;
@@ -40,7 +40,7 @@ class RepeatFilter {
     absl::Time last = absl::InfinitePast();
     int num_dropped = 0;
   };
-  absl::Mutex mutex_;
+  Mutex mutex_;
   absl::flat_hash_map<std::string, State> states_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -5,33 +5,33 @@
 namespace pagoda::daemon {
 
 absl::Status LiveRequestIds::Insert(const std::string& request_id) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return ids_.insert(request_id).second ? absl::OkStatus() : RequestIdInUseError(request_id);
 }
 
 void LiveRequestIds::Erase(const std::string& request_id) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   ids_.erase(request_id);
 }
 
 void CallCounter::Begin() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   ++num_open_;
 }
 
 void CallCounter::End() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   --num_open_;
 }
 
 bool CallCounter::WaitUntilNone(absl::Time deadline) {
   const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return num_open_ == 0; };
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
 }
 
 size_t CallCounter::num_open() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return num_open_;
 }
 

@@ -6,8 +6,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "kernels/base/mutex.h"
 
 namespace pagoda::daemon {
 
@@ -19,7 +19,7 @@ class LiveRequestIds {
   void Erase(const std::string& request_id);
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   absl::flat_hash_set<std::string> ids_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -34,7 +34,7 @@ class CallCounter {
   size_t num_open() const;
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   size_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

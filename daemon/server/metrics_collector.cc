@@ -263,14 +263,14 @@ void WriteProcess(Families* out) {
 }  // namespace
 
 void MetricsCollector::SetInfo(MetricsInfo info) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   info_ = std::move(info);
 }
 
 std::vector<MetricFamily> MetricsCollector::Collect() const {
   MetricsInfo info;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     info = info_;
   }
   const Labels model = {{"model", info.model}};

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "daemon/server/server_metrics.h"
 #include "daemon/server/serving_state.h"
 #include "engine/metrics.h"
+#include "kernels/base/mutex.h"
 #include "prometheus/collectable.h"
 #include "prometheus/metric_family.h"
 
@@ -45,7 +45,7 @@ class MetricsCollector final : public prometheus::Collectable {
   const engine::EngineMetrics* const engine_;
   const ServerMetrics* const server_;
   const std::function<ServingState()> state_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   MetricsInfo info_ ABSL_GUARDED_BY(mutex_);
 };
 

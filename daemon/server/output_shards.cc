@@ -14,7 +14,7 @@ constexpr absl::Duration kSweepInterval = absl::Milliseconds(100);
 }  // namespace
 
 struct OutputShards::Shard {
-  absl::Mutex mutex;
+  Mutex mutex;
   std::vector<Event> events ABSL_GUARDED_BY(mutex);
   std::vector<Batch> batches ABSL_GUARDED_BY(mutex);
   bool stopping ABSL_GUARDED_BY(mutex) = false;
@@ -39,7 +39,7 @@ OutputShards::~OutputShards() { Stop(); }
 
 void OutputShards::Stop() {
   for (const auto& shard : shards_) {
-    absl::MutexLock lock(&shard->mutex);
+    MutexLock lock(&shard->mutex);
     shard->stopping = true;
   }
   for (const auto& shard : shards_) {
@@ -53,7 +53,7 @@ OutputShards::Shard& OutputShards::ShardOf(engine::RequestKey key) {
 
 void OutputShards::Post(Event event) {
   Shard& shard = ShardOf(event.key);
-  absl::MutexLock lock(&shard.mutex);
+  MutexLock lock(&shard.mutex);
   shard.events.push_back(std::move(event));
 }
 
@@ -61,7 +61,7 @@ void OutputShards::Deliver(std::vector<engine::OutputDelta> deltas) {
   if (deltas.empty()) return;
   const auto batch = std::make_shared<std::vector<engine::OutputDelta>>(std::move(deltas));
   for (const auto& shard : shards_) {
-    absl::MutexLock lock(&shard->mutex);
+    MutexLock lock(&shard->mutex);
     shard->batches.push_back(batch);
   }
 }
@@ -90,7 +90,7 @@ void OutputShards::Run(Shard* shard) {
   std::vector<Batch> batches;
   while (true) {
     {
-      absl::MutexLock lock(&shard->mutex);
+      MutexLock lock(&shard->mutex);
       const absl::Duration wait = shard->slow.empty() ? absl::InfiniteDuration() : kSweepInterval;
       shard->mutex.AwaitWithTimeout(absl::Condition(&has_news), wait);
       if (shard->stopping && shard->events.empty() && shard->batches.empty()) return;

@@ -12,7 +12,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/server/exit_deadline.h"
@@ -33,6 +32,7 @@
 #include "engine/engine.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/log.h"
+#include "kernels/base/mutex.h"
 #include "kernels/base/status_macros.h"
 #include "parallel/worker_pool.h"
 
@@ -85,7 +85,7 @@ class Daemon {
   // Synchronise themselves.
   std::atomic<ServingState> state_{ServingState::kLoading};
   std::atomic<int> num_signals_{0};
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::string socket_path_ ABSL_GUARDED_BY(mutex_);   // of the Unix socket, once it is there
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;  // a signal came or the engine ended
   absl::optional<absl::Status> engine_end_ ABSL_GUARDED_BY(mutex_);
@@ -209,7 +209,7 @@ absl::Status Daemon::Listen() {
                          .max_inbound_bytes = kMaxInboundBytes},
                         service_.get()));
   LogInfo("gRPC on %s, loading", grpc_server_->address().ToString());
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   socket_path_ = grpc_server_->address().path;
   return absl::OkStatus();
 }
@@ -281,13 +281,13 @@ void Daemon::RunEngine() {
   const absl::Status end = engine_->Run();
   // Here, not on the main thread: readiness is wrong from the moment that nobody computes.
   if (!end.ok()) SetState(ServingState::kFailed);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   engine_end_ = end;
   is_stopping_ = true;
 }
 
 void Daemon::SetState(ServingState state) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   // A worker can be lost while the main thread takes the next step.
   if (state <= state_.load()) return;
   state_.store(state);
@@ -296,7 +296,7 @@ void Daemon::SetState(ServingState state) {
 
 void Daemon::HandleSignal(int count) {
   num_signals_.store(count);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (state_.load() == ServingState::kLoading) {
     // Nobody is served yet and loading cannot be interrupted; the worker dies with this process.
     LogInfo("stopped while loading");
@@ -310,16 +310,16 @@ void Daemon::HandleSignal(int count) {
 }
 
 bool Daemon::EngineHasEnded() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return engine_end_.has_value();
 }
 
 int Daemon::ServeUntilStopped() {
   SetState(ServingState::kReady);
   LogInfo("serving %s on %s", model_.name(), grpc_server_->address().ToString());
-  { absl::MutexLock lock(&mutex_, absl::Condition(&is_stopping_)); }
+  { MutexLock lock(&mutex_, absl::Condition(&is_stopping_)); }
   if (!EngineHasEnded()) Drain();
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (!engine_end_.has_value() || engine_end_->ok()) return kExitOk;
   LogError("the worker is lost (%s); restart the daemon", engine_end_->message());
   return kExitWorkerLost;

@@ -17,7 +17,7 @@ TextPool::TextPool(Options options) : options_(options) {
 TextPool::~TextPool() { Stop(); }
 
 absl::Status TextPool::Post(size_t message_bytes, Task task) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const bool too_many = waiting_.size() >= options_.max_waiting_tasks;
   const bool too_large =
       !waiting_.empty() && waiting_bytes_ + message_bytes > options_.max_waiting_bytes;
@@ -35,7 +35,7 @@ void TextPool::Run() {
   while (true) {
     Waiting next;
     {
-      absl::MutexLock lock(&mutex_, absl::Condition(&has_news));
+      MutexLock lock(&mutex_, absl::Condition(&has_news));
       if (waiting_.empty()) return;
       next = std::move(waiting_.front());
       waiting_.pop_front();
@@ -47,7 +47,7 @@ void TextPool::Run() {
 
 void TextPool::Stop() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();

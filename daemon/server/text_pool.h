@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "kernels/base/mutex.h"
 
 namespace pagoda::daemon {
 
@@ -44,7 +44,7 @@ class TextPool {
   void Run();
 
   const Options options_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

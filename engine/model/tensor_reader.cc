@@ -24,7 +24,7 @@ TensorReader::TensorReader(const Checkpoint& checkpoint,
 
 TensorReader::~TensorReader() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
@@ -35,7 +35,7 @@ size_t TensorReader::BufferBytes(const ReadJob& job) {
 }
 
 absl::StatusOr<bool> TensorReader::Take(Filled* filled, bool may_wait) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !filled_.empty() || !status_.ok();
   };
@@ -48,7 +48,7 @@ absl::StatusOr<bool> TensorReader::Take(Filled* filled, bool may_wait) {
 }
 
 void TensorReader::GiveBack(void* data) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   free_.push_back(data);
 }
 
@@ -59,7 +59,7 @@ void TensorReader::RunThread() {
   while (true) {
     Filled filled;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(&may_read));
       if (stopping_ || next_job_ == jobs_.size() || !status_.ok()) return;
       filled.job = jobs_[next_job_++];
@@ -67,7 +67,7 @@ void TensorReader::RunThread() {
       free_.pop_back();
     }
     const absl::Status status = ReadOne(filled.job, filled.data);
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!status.ok()) {
       if (status_.ok()) status_ = status;
       return;

@@ -8,8 +8,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "engine/model/checkpoint.h"
+#include "kernels/base/mutex.h"
 
 namespace pagoda::engine {
 
@@ -68,7 +68,7 @@ class TensorReader {
   const std::vector<ReadJob>& jobs_;
   std::vector<std::thread> threads_;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   size_t next_job_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

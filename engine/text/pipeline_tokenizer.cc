@@ -126,7 +126,7 @@ std::string PipelineTokenizer::Decode(absl::Span<const TokenId> ids,
 
 std::unique_ptr<PipelineTokenizer::Scratch> PipelineTokenizer::TakeScratch() const {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!idle_scratch_.empty()) {
       std::unique_ptr<Scratch> scratch = std::move(idle_scratch_.back());
       idle_scratch_.pop_back();
@@ -144,7 +144,7 @@ void PipelineTokenizer::ReturnScratch(std::unique_ptr<Scratch> scratch) const {
   scratch->inner_sections.clear();
   if (scratch->pieces.capacity() > kMaxKeptPieces) scratch->pieces = {};
   scratch->model->Trim();
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   idle_scratch_.push_back(std::move(scratch));
 }
 

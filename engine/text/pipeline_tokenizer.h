@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "engine/text/added_tokens.h"
 #include "engine/text/normalizer.h"
 #include "engine/text/post_processor.h"
@@ -13,6 +12,7 @@
 #include "engine/text/token_decoder.h"
 #include "engine/text/token_model.h"
 #include "engine/text/tokenizer.h"
+#include "kernels/base/mutex.h"
 
 namespace pagoda::engine {
 
@@ -77,7 +77,7 @@ class PipelineTokenizer final : public Tokenizer {
                            std::vector<TokenId>* ids) const;
 
   const Parts parts_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   // As many as encoded at once so far; they carry the word caches from one text to the next.
   mutable std::vector<std::unique_ptr<Scratch>> idle_scratch_ ABSL_GUARDED_BY(mutex_);
 };

@@ -16,7 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
+#include "kernels/base/mutex.h"
 
 namespace pagoda {
 namespace {
@@ -119,7 +119,7 @@ class ScopedSigpipeBlock {
 class StandardError {
  public:
   void Write(absl::string_view line) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const ScopedSigpipeBlock no_sigpipe;
     if (!Follow()) {
       ++num_dropped_;
@@ -171,7 +171,7 @@ class StandardError {
     return written > 0;
   }
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   bool known_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_socket_ ABSL_GUARDED_BY(mutex_) = false;
   dev_t device_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -16,9 +16,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/base/mutex.h"
 #include "tests/e2e/calls.h"
 #include "tests/e2e/health_watch.h"
 #include "tests/e2e/test_daemon.h"
@@ -171,16 +171,16 @@ void CheckStatus(const CallResult& result, Manner manner, Fault fault) {
 class Progress {
  public:
   void Count() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++num_messages_;
   }
   void ClientEnded() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++num_ended_;
   }
   // False when every client has ended before.
   bool Await(int num_messages, int num_clients) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return num_messages_ >= num_messages || num_ended_ == num_clients;
     };
@@ -189,7 +189,7 @@ class Progress {
   }
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   int num_messages_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_ended_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <atomic>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
@@ -30,10 +30,11 @@ class FakeExecutor final : public StepExecutor {
                                                 const ProgressFn& progress) override;
   absl::Status Submit(const internal::v1::StepPlan& plan) override;
   absl::StatusOr<bool> TakeResult(internal::v1::StepResult* result) override;
-  absl::StatusOr<bool> DoIdleWork() override { return ++num_idle_calls_ < 3; }
+  absl::StatusOr<bool> DoIdleWork() override { return ++*num_idle_calls_ < 3; }
   absl::Status Reset() override;
 
-  int num_idle_calls() const { return num_idle_calls_.load(); }
+  // May be asked after the executor's end, by any thread.
+  std::shared_ptr<const std::atomic<int>> num_idle_calls() const { return num_idle_calls_; }
   int max_steps_in_flight() const { return max_steps_in_flight_; }
 
  private:
@@ -44,7 +45,7 @@ class FakeExecutor final : public StepExecutor {
   std::deque<internal::v1::StepResult> results_;
   bool polled_ = false;
   int max_steps_in_flight_ = 0;
-  std::atomic<int> num_idle_calls_{0};
+  const std::shared_ptr<std::atomic<int>> num_idle_calls_ = std::make_shared<std::atomic<int>>(0);
 };
 
 // The descriptors open in this process, such as "0 1 2 3".

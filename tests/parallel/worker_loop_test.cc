@@ -119,20 +119,20 @@ TEST_F(WorkerLoopTest, TakesAPlanWhileAStepIsInFlight) {
 TEST_F(WorkerLoopTest, WorksForItselfWhenNobodyWantsAnything) {
   StartLoop("");
   OpenAndLoad();
-  EXPECT_EQ(executor_->num_idle_calls(), 0);
-  const auto wait_for_calls = [this](int count) {
-    for (int i = 0; i < 500 && executor_->num_idle_calls() < count; ++i) {
+  const auto num_idle_calls = executor_->num_idle_calls();
+  const auto wait_for_calls = [&](int count) {
+    for (int i = 0; i < 500 && *num_idle_calls < count; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   };
   wait_for_calls(3);
   // Until there is nothing left, and again after a step.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_EQ(executor_->num_idle_calls(), 3);
+  EXPECT_EQ(*num_idle_calls, 3);
   SendStep(1);
   EXPECT_EQ(Receive().step_result().step_id(), 1u);
   wait_for_calls(4);
-  EXPECT_EQ(executor_->num_idle_calls(), 4);
+  EXPECT_EQ(*num_idle_calls, 4);
   channel_.reset();
   EXPECT_TRUE(absl::IsCancelled(Join()));
 }

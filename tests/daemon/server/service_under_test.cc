@@ -6,38 +6,38 @@
 namespace pagoda::daemon {
 
 absl::Status FakeEngine::Submit(engine::Request request) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (!refusal_.ok()) return refusal_;
   requests_.push_back(std::move(request));
   return absl::OkStatus();
 }
 
 void FakeEngine::Cancel(engine::RequestKey key) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   cancelled_.push_back(key);
 }
 
 void FakeEngine::RefuseWith(absl::Status status) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   refusal_ = std::move(status);
 }
 
 engine::Request FakeEngine::TakeRequest() {
   const auto has_one = [this]()
                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !requests_.empty(); };
-  absl::MutexLock lock(&mutex_, absl::Condition(&has_one));
+  MutexLock lock(&mutex_, absl::Condition(&has_one));
   engine::Request request = std::move(requests_.front());
   requests_.pop_front();
   return request;
 }
 
 size_t FakeEngine::num_waiting() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return requests_.size();
 }
 
 bool FakeEngine::WasCancelled(engine::RequestKey key) const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return std::find(cancelled_.begin(), cancelled_.end(), key) != cancelled_.end();
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/server/engine_port.h"
@@ -15,6 +14,7 @@
 #include "daemon/server/output_shards.h"
 #include "daemon/server/text_pool.h"
 #include "grpcpp/grpcpp.h"
+#include "kernels/base/mutex.h"
 #include "tests/daemon/server/fake_model.h"
 
 namespace pagoda::daemon {
@@ -35,7 +35,7 @@ class FakeEngine final : public EnginePort {
   bool WasCancelled(engine::RequestKey key) const;
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
   std::deque<engine::Request> requests_ ABSL_GUARDED_BY(mutex_);
   std::vector<engine::RequestKey> cancelled_ ABSL_GUARDED_BY(mutex_);
