@@ -108,12 +108,12 @@ absl::StatusOr<std::shared_ptr<const CompiledConstraint>> ConstraintCache::Get(
     const ConstraintSource& source) {
   const std::string key = KeyOf(source);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (const auto it = kept_.find(key); it != kept_.end()) return it->second;
   }
   PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledConstraint> compiled,
                           CompileConstraint(source, limits_));
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (kept_.try_emplace(key, compiled).second) {
     by_age_.push_back(key);
     kept_bytes_ += 2 * key.size() + compiled->automaton.size();

@@ -11,8 +11,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "engine/guided/limits.h"
+#include "kernels/base/mutex.h"
 
 namespace pagoda::engine::guided {
 
@@ -46,7 +46,7 @@ class ConstraintCache {
  private:
   const size_t max_kept_;
   const Limits limits_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   absl::flat_hash_map<std::string, std::shared_ptr<const CompiledConstraint>> kept_
       ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> by_age_ ABSL_GUARDED_BY(mutex_);
