@@ -45,6 +45,17 @@ SchedulerOptions SchedulerOptionsOf(const internal::v1::EngineConfig& config) {
           .by_priority = config.policy() == internal::v1::SCHEDULING_POLICY_PRIORITY};
 }
 
+SequenceBlocks::Options BlockOptionsOf(const EngineOptions& options) {
+  const internal::v1::EngineConfig& config = options.config;
+  const int64_t max_tokens_in_flight = int64_t{config.max_num_batched_tokens()} *
+                                       std::max<uint32_t>(config.max_steps_in_flight(), 1);
+  return {.block_size = static_cast<int32_t>(config.block_size()),
+          .prefix_caching = config.prefix_caching(),
+          .window = options.kv_window,
+          .max_tokens_in_flight =
+              static_cast<int32_t>(std::min<int64_t>(max_tokens_in_flight, options.max_model_len))};
+}
+
 // Clamps a bound that may be any unsigned number to what sums of it can hold.
 int64_t Bound(uint64_t limit) {
   return static_cast<int64_t>(std::min<uint64_t>(limit, std::numeric_limits<int64_t>::max() / 2));
@@ -119,10 +130,7 @@ Engine::Impl::Impl(EngineOptions options)
       intake_({.max_waiting_requests = Bound(options_.config.max_waiting_requests()),
                .max_waiting_tokens = Bound(options_.config.max_waiting_tokens())}),
       pool_(static_cast<uint32_t>(options_.num_kv_blocks), options_.config.block_size()),
-      blocks_(static_cast<int32_t>(options_.config.block_size()),
-              options_.config.prefix_caching(),
-              &pool_,
-              &hasher_),
+      blocks_(BlockOptionsOf(options_), &pool_, &hasher_),
       scheduler_(SchedulerOptionsOf(options_.config), &blocks_),
       outputs_(options_.metrics),
       applier_(&scheduler_, &blocks_, &outputs_, options_.metrics),
@@ -142,11 +150,10 @@ absl::Status Engine::Impl::CheckFits(const Request& request) const {
   if (num_prompt_tokens > options_.max_model_len) {
     return PromptExceedsContextError(num_prompt_tokens, options_.max_model_len);
   }
-  const int64_t block_size = options_.config.block_size();
-  const int64_t num_blocks = (num_prompt_tokens + block_size - 1) / block_size;
+  const int64_t num_blocks = blocks_.NumHeldBlocks(static_cast<int32_t>(num_prompt_tokens));
   if (num_blocks > options_.num_kv_blocks) {
     return PromptExceedsPoolError(
-        num_prompt_tokens, num_blocks, block_size, options_.num_kv_blocks);
+        num_prompt_tokens, num_blocks, options_.config.block_size(), options_.num_kv_blocks);
   }
   if (options_.tokenizer == nullptr && !request.stop.stop_strings.empty()) {
     return MissingTokenizerError();

@@ -21,6 +21,7 @@ struct EngineOptions {
   int32_t max_model_len = 0;  // most tokens of prompt and output
   int32_t vocab_size = 0;
   int32_t num_kv_blocks = 0;
+  int32_t kv_window = 0;  // tokens that every layer sees at most; 0: some layer sees all
   parallel::StepPipe* pipe = nullptr;    // outlives the engine
   OutputSink* sink = nullptr;            // outlives the engine
   EngineMetrics* metrics = nullptr;      // outlives the engine

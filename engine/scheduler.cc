@@ -50,7 +50,8 @@ void Scheduler::ScheduleSequencesInFlow(ScheduledStep* step) {
     const int32_t num_remaining = NumRemainingTokens(*sequence);
     if (num_remaining == 0) continue;
     if (num_remaining > 1 && sequence->num_computed < sequence->num_admission_tokens) {
-      candidates_.push_back({.sequence = sequence, .num_remaining = num_remaining});
+      if (!KeepsPromise(sequence, step)) continue;
+      candidates_.push_back({.sequence = sequence, .num_remaining = NumGrantable(*sequence)});
       continue;
     }
     const int32_t num_tokens = std::min(num_remaining, budget_);
@@ -64,6 +65,21 @@ void Scheduler::ScheduleSequencesInFlow(ScheduledStep* step) {
     budget_ -= num_tokens;
     AddRow(sequence, num_tokens, step);
   }
+}
+
+bool Scheduler::KeepsPromise(Sequence* sequence, ScheduledStep* step) {
+  if (blocks_->NumPromisedTokens(*sequence) > 0) return true;
+  // Its own blocks come back with the results.
+  if (sequence->num_rows_in_flight > 0) return false;
+  const Growth growth = MakeRoom(sequence, 1, step);
+  if (growth == Growth::kImpossible) step->exhausted.push_back(sequence);
+  if (growth != Growth::kDone) return false;
+  blocks_->Promise(sequence);
+  return true;
+}
+
+int32_t Scheduler::NumGrantable(const Sequence& sequence) const {
+  return std::min(NumRemainingTokens(sequence), blocks_->NumPromisedTokens(sequence));
 }
 
 void Scheduler::ScheduleCatchingUp(ScheduledStep* step) {
@@ -83,7 +99,7 @@ void Scheduler::ScheduleCatchingUp(ScheduledStep* step) {
       Candidate& candidate = candidates_[i];
       if (candidate.sequence->state == SequenceState::kWaiting) {
         if (!MayPass(*candidate.sequence) || !TryAdmit(candidate.sequence, step)) continue;
-        candidate.num_remaining = NumRemainingTokens(*candidate.sequence);
+        candidate.num_remaining = NumGrantable(*candidate.sequence);
       }
       Grant(&candidate, chunk);
     }
@@ -100,8 +116,7 @@ void Scheduler::AdmitOldest(ScheduledStep* step) {
   Sequence* const head = *waiting_.begin();
   if (!candidates_.empty() && candidates_.front().sequence->order < head->order) return;
   if (!TryAdmit(head, step)) return;
-  candidates_.insert(candidates_.begin(),
-                     {.sequence = head, .num_remaining = NumRemainingTokens(*head)});
+  candidates_.insert(candidates_.begin(), {.sequence = head, .num_remaining = NumGrantable(*head)});
 }
 
 void Scheduler::CollectCandidates() {
@@ -182,8 +197,8 @@ void Scheduler::Preempt(Sequence* sequence, ScheduledStep* step) {
 bool Scheduler::MayPass(const Sequence& sequence) const {
   const Sequence& head = **waiting_.begin();
   if (&head == &sequence) return true;
-  const int64_t num_blocks =
-      blocks_->NumBlocks(sequence.num_known_tokens) + blocks_->NumBlocks(head.num_known_tokens);
+  const int64_t num_blocks = blocks_->NumHeldBlocks(sequence.num_known_tokens) +
+                             blocks_->NumHeldBlocks(head.num_known_tokens);
   // One block for the growth of each of the two.
   return head.num_rows_in_flight == 0 && free_slots_.size() >= 2 &&
          running_.size() + 2 <= max_running_ && NumBlocksForAdmission() >= num_blocks + 2;
@@ -210,7 +225,7 @@ bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
   if (skips_cache) max_shared_tokens = std::min(max_shared_tokens, live.num_prompt_logprobs_known);
   const SequenceBlocks::Need need = blocks_->Find(*sequence, num_tokens, max_shared_tokens);
   const bool is_done = need.num_shared_tokens == num_tokens;
-  const bool is_impossible = blocks_->NumBlocks(num_tokens) > blocks_->num_total();
+  const bool is_impossible = blocks_->NumHeldBlocks(num_tokens) > blocks_->num_total();
   if (!is_done && !is_impossible && need.num_unpromised > num_available) {
     sequence->num_blocks_to_admit = static_cast<uint32_t>(need.num_unpromised);
     return false;
@@ -251,6 +266,7 @@ void Scheduler::RetireRow(const ScheduledRow& row) {
   sequence->num_samples_in_flight -= row.samples ? 1 : 0;
   sequence->num_confirmed = row.computed_end;
   blocks_->Publish(sequence);
+  if (sequence->state == SequenceState::kRunning) blocks_->Recycle(sequence);
   if (sequence->state != SequenceState::kRunning && sequence->num_rows_in_flight == 0) {
     ReleaseResources(sequence);
   }

@@ -79,6 +79,10 @@ class Scheduler {
   enum class Growth { kDone, kMustWait, kImpossible };
 
   void ScheduleSequencesInFlow(ScheduledStep* step);
+  // A running sequence that catches up has a block to go on with, or gets one as those in flow do.
+  bool KeepsPromise(Sequence* sequence, ScheduledStep* step);
+  // Tokens of a sequence that catches up for which it has blocks.
+  int32_t NumGrantable(const Sequence& sequence) const;
   void ScheduleCatchingUp(ScheduledStep* step);
   // The first in service order that is behind leads the candidates, also if it still waits: whoever
   // passes it, it gets half of every step.

@@ -78,7 +78,9 @@ struct Sequence {
   // Of group 0: how many, from the first, are in the prefix index or came from it.
   int32_t num_published_blocks = 0;
   uint32_t num_reserved_blocks = 0;  // promised by admission and not yet taken
-  BlockHash published_hash;          // of the last of the published blocks, or the root
+  // Behind the window: the first entries of the tables, which mean nothing any more.
+  int32_t num_recycled_blocks = 0;
+  BlockHash published_hash;  // of the last of the published blocks, or the root
   std::optional<SlotId> slot;
   absl::InlinedVector<BlockTable, kNumKvGroups> tables;
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/model/activations.h"
+#include "engine/model/kv_pool.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
 
@@ -22,12 +23,17 @@ constexpr uint64_t kGpuReserveBytes = 1024 * kMiB;
 constexpr uint64_t kCpuReserveBytes = 64 * kMiB;
 
 engine::KvSpec SpecOf(const engine::ModelConfig& model, DType dtype) {
-  // One group: a window's old blocks are kept, which costs memory and changes nothing else.
-  return {.kind = engine::KvSpec::Kind::kFull,
-          .dtype = dtype,
-          .num_layers = model.num_layers,
-          .num_kv_heads = model.num_kv_heads,
-          .head_dim = model.head_dim};
+  // One group: where some layers see everything, the blocks behind the window of the others are
+  // kept, which costs memory and changes nothing else.
+  engine::KvSpec spec = {.dtype = dtype,
+                         .num_layers = model.num_layers,
+                         .num_kv_heads = model.num_kv_heads,
+                         .head_dim = model.head_dim};
+  if (const int32_t window = engine::KvPool::Window(model); window > 0) {
+    spec.kind = engine::KvSpec::Kind::kSlidingWindow;
+    spec.window = window;
+  }
+  return spec;
 }
 
 absl::Status NoMemory(const std::string& message) {
@@ -102,8 +108,11 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
 
   const engine::KvSpec spec = SpecOf(*in.model, in.dtype);
   const uint64_t block_bytes = engine::KvBlockBytes(spec, plan.block_size);
+  // Also behind a window: the prefix cache can use them.
+  engine::KvSpec all = spec;
+  all.window.reset();
   const uint64_t full_length_bytes =
-      block_bytes * engine::KvBlocksPerSequence(spec, plan.block_size, in.max_model_len);
+      block_bytes * engine::KvBlocksPerSequence(all, plan.block_size, in.max_model_len);
   const bool is_asked = engine.kv_cache_memory_bytes() != 0;
   uint64_t pool_bytes = is_asked ? engine.kv_cache_memory_bytes()
                                  : UnaskedPoolBytes(in, plan, block_bytes, full_length_bytes);

@@ -30,6 +30,7 @@
 #include "daemon/server/signal_thread.h"
 #include "daemon/server/text_pool.h"
 #include "engine/engine.h"
+#include "engine/model/kv_pool.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/log.h"
 #include "kernels/base/mutex.h"
@@ -264,6 +265,7 @@ absl::Status Daemon::StartEngine() {
                             .max_model_len = model_.max_context_tokens,
                             .vocab_size = model_.num_known_ids,
                             .num_kv_blocks = model_.num_kv_blocks,
+                            .kv_window = engine::KvPool::Window(model_.config),
                             .pipe = pool_.get(),
                             .sink = shards_.get(),
                             .metrics = &engine_metrics_,

@@ -10,6 +10,13 @@ uint64_t KvPool::BlockBytes(const ModelConfig& model, DType dtype, int32_t block
          DTypeBytes(dtype);
 }
 
+int32_t KvPool::Window(const ModelConfig& model) {
+  for (int32_t layer = 0; layer < model.num_layers; ++layer) {
+    if (!model.HasWindow(layer)) return 0;
+  }
+  return model.sliding_window.value_or(0);
+}
+
 absl::StatusOr<KvPool> KvPool::Allocate(kernels::Backend& backend,
                                         const ModelConfig& model,
                                         DType dtype,

@@ -20,6 +20,9 @@ class KvPool {
   // Of one block over all layers.
   static uint64_t BlockBytes(const ModelConfig& model, DType dtype, int32_t block_size);
 
+  // Tokens that every layer sees at most; 0: some layer sees all.
+  static int32_t Window(const ModelConfig& model);
+
   kernels::KvCacheView layer(int32_t idx) const;
   uint64_t size_bytes() const { return buffer_.size_bytes(); }
 

@@ -51,6 +51,7 @@ EngineHarness::Options RandomRun::RandomOptions() {
   options.vocab_size = kVocab;
   options.num_kv_blocks = Draw(4, 40);
   options.max_model_len = Draw(16, 96);
+  if (OneIn(3)) options.kv_window = Draw(1, 40);
   options.config.set_block_size(Draw(1, 8));
   options.config.set_max_num_seqs(Draw(1, 12));
   options.config.set_max_num_batched_tokens(Draw(1, 32));
@@ -196,9 +197,13 @@ void RandomRun::CheckSequence(const Request& request,
     const bool is_cut_by_pool =
         finished.reason == FinishReason::kLength && num_tokens < num_expected;
     if (is_cut_by_pool) {
-      const int32_t num_pool_tokens = harness_.options.num_kv_blocks *
-                                      static_cast<int32_t>(harness_.options.config.block_size());
+      const auto block_size = static_cast<int32_t>(harness_.options.config.block_size());
+      const int32_t num_pool_tokens = harness_.options.num_kv_blocks * block_size;
       ASSERT_GT(num_prompt_tokens + num_tokens, num_pool_tokens);
+      // Where the window fits, no sequence outgrows the pool.
+      const int32_t window = harness_.options.kv_window;
+      const int32_t num_window_blocks = (window + block_size - 1) / block_size + 1;
+      ASSERT_TRUE(window == 0 || num_window_blocks > harness_.options.num_kv_blocks);
     } else {
       ASSERT_EQ(num_tokens, num_expected);
       ASSERT_EQ(finished.reason, reason);

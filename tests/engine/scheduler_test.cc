@@ -19,9 +19,18 @@ class SchedulerTest : public ::testing::Test {
  protected:
   static constexpr int32_t kBlockSize = 4;
 
-  void Start(const SchedulerOptions& options, uint32_t num_blocks, bool prefix_caching = false) {
+  void Start(const SchedulerOptions& options,
+             uint32_t num_blocks,
+             bool prefix_caching = false,
+             int32_t window = 0) {
     pool_ = std::make_unique<BlockPool>(num_blocks, kBlockSize);
-    blocks_ = std::make_unique<SequenceBlocks>(kBlockSize, prefix_caching, pool_.get(), &hasher_);
+    blocks_ = std::make_unique<SequenceBlocks>(
+        SequenceBlocks::Options{.block_size = kBlockSize,
+                                .prefix_caching = prefix_caching,
+                                .window = window,
+                                .max_tokens_in_flight = 2 * options.max_num_batched_tokens},
+        pool_.get(),
+        &hasher_);
     scheduler_ = std::make_unique<Scheduler>(options, blocks_.get());
   }
 

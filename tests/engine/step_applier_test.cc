@@ -14,7 +14,7 @@ class StepApplierTest : public ::testing::Test {
  protected:
   StepApplierTest()
       : pool_(16, 4),
-        blocks_(4, /*prefix_caching=*/false, &pool_, &hasher_),
+        blocks_({.block_size = 4}, &pool_, &hasher_),
         scheduler_({.max_num_seqs = 4, .max_num_batched_tokens = 16}, &blocks_),
         outputs_(&metrics_),
         applier_(&scheduler_, &blocks_, &outputs_, &metrics_) {}

@@ -55,6 +55,7 @@ class EngineHarness {
     internal::v1::EngineConfig config;
     int32_t max_model_len = 256;
     int32_t num_kv_blocks = 64;
+    int32_t kv_window = 0;
     uint32_t vocab_size = 100;
     const Tokenizer* tokenizer = nullptr;
     bool checks_reads = true;

@@ -46,6 +46,11 @@ void FakeStepPipe::Violate(const std::string& what) {
   if (violation_.empty()) violation_ = absl::StrCat("step ", last_step_id_, ": ", what);
 }
 
+uint32_t FakeStepPipe::FirstBlockRead(uint32_t position) const {
+  const bool sees_all = options_.window == 0 || position < options_.window;
+  return sees_all ? 0 : (position - options_.window + 1) / options_.block_size;
+}
+
 uint64_t FakeStepPipe::NextNotFinite() { return ~uint64_t{1} - 2 * num_not_finite_++; }
 
 uint32_t FakeStepPipe::num_live_slots() const {
@@ -90,7 +95,8 @@ absl::Status FakeStepPipe::Submit(const internal::v1::StepPlan& plan) {
 void FakeStepPipe::ReleaseSlots(const internal::v1::StepPlan& plan) {
   for (uint32_t released : plan.released_slots()) {
     if (released >= slots_.size() || !slots_[released].is_live) return Violate("released twice");
-    for (uint32_t block : slots_[released].table) --num_namings_[block];
+    const Slot& slot = slots_[released];
+    for (size_t i = slot.num_behind; i < slot.table.size(); ++i) --num_namings_[slot.table[i]];
     slots_[released] = Slot();
   }
 }
@@ -105,7 +111,8 @@ void FakeStepPipe::GiveBlock(uint32_t block, uint32_t slot, bool is_fresh) {
       }
     }
   }
-  ++num_namings_[block];
+  const bool is_behind = slots_[slot].table.size() < slots_[slot].num_behind;
+  if (!is_behind) ++num_namings_[block];
   slots_[slot].table.push_back(block);
 }
 
@@ -131,6 +138,7 @@ void FakeStepPipe::AddSequence(const internal::v1::NewSequence& sequence) {
     Violate("token counts of a new sequence");
   }
   if (sequence.block_tables_size() != 1) return Violate("one KV group");
+  slot.num_behind = FirstBlockRead(slot.num_computed);
   uint32_t first_position = 0;
   for (uint32_t block : sequence.block_tables(0).block_ids()) {
     GiveBlock(block, sequence.slot(), first_position >= slot.num_computed);
@@ -168,7 +176,9 @@ void FakeStepPipe::ComputeRow(uint32_t slot_idx,
     return Violate("row beyond its table");
   // Blocks are taken only when they are written.
   if ((end + block_size - 1) / block_size < slot.table.size()) return Violate("block taken early");
-  for (uint32_t i = options_.checks_reads ? 0 : slot.num_computed; i < end; ++i) {
+  const bool sees_all = options_.window == 0 || slot.num_computed < options_.window;
+  const uint32_t first_read = sees_all ? 0 : slot.num_computed - options_.window + 1;
+  for (uint32_t i = options_.checks_reads ? first_read : slot.num_computed; i < end; ++i) {
     const uint32_t block = slot.table[i / block_size];
     uint64_t& content = contents_[static_cast<size_t>(block) * block_size + i % block_size];
     if (i < slot.num_computed) {
@@ -181,7 +191,13 @@ void FakeStepPipe::ComputeRow(uint32_t slot_idx,
       content = slot.contents[i];
     }
   }
-  for (uint32_t block : slot.table) step->named_blocks.emplace_back(block, slot_idx);
+  for (size_t i = slot.num_behind; i < slot.table.size(); ++i) {
+    step->named_blocks.emplace_back(slot.table[i], slot_idx);
+  }
+  // Rows of later plans begin at `end`.
+  for (; slot.num_behind < FirstBlockRead(end); ++slot.num_behind) {
+    --num_namings_[slot.table[slot.num_behind]];
+  }
   AddPromptLogprobs(slot_idx, end, &step->result);
   slot.num_computed = end;
   if (slot.is_poisoned) {

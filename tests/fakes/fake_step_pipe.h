@@ -26,6 +26,7 @@ class FakeStepPipe : public parallel::StepPipe {
     uint32_t num_slots = 8;
     uint32_t num_blocks = 64;
     uint32_t block_size = 4;
+    uint32_t window = 0;  // tokens that a row sees, itself included; 0: all
     uint32_t max_num_batched_tokens = 8;
     uint32_t max_steps_in_flight = 2;
     uint32_t vocab_size = 100;
@@ -79,6 +80,7 @@ class FakeStepPipe : public parallel::StepPipe {
     uint32_t num_prompt_tokens = 0;
     uint32_t num_computed = 0;
     std::vector<uint32_t> table;
+    uint32_t num_behind = 0;  // of the table, from the first: no row reads them any more
     internal::v1::RowSampling sampling;
     bool is_poisoned = false;
   };
@@ -92,6 +94,8 @@ class FakeStepPipe : public parallel::StepPipe {
   void AddSequence(const internal::v1::NewSequence& sequence);
   void AppendBlocks(const internal::v1::StepPlan& plan);
   void GiveBlock(uint32_t block, uint32_t slot, bool is_fresh);
+  // First block that a row from `position` on reads.
+  uint32_t FirstBlockRead(uint32_t position) const;
   uint64_t NextNotFinite();
   void Append(Slot* slot, uint32_t token);
   void ComputeRow(uint32_t slot_idx, uint32_t num_tokens, bool samples, InFlight* step);
