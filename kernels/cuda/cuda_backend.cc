@@ -10,7 +10,9 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/layers.h"
 #include "kernels/cuda/linear/plan_cache.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/small_copy.h"
 #include "kernels/cuda/weights.h"
 
@@ -448,6 +450,53 @@ absl::Status CudaBackend::PagedAttention(const PagedAttentionParams& params) {
   PAGODA_RETURN_IF_ERROR(Validate(params));
   recorded_attention_ = true;
   return Finish("paged_attention", attention_->Run(params));
+}
+
+// Ops that not every architecture has.
+
+absl::Status CudaBackend::AddEmbedding(const EmbeddingParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("add_embedding", cuda::AddEmbedding(context_, params));
+}
+
+absl::Status CudaBackend::LayerNorm(const LayerNormParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("layer_norm", cuda::LayerNorm(context_, params));
+}
+
+absl::Status CudaBackend::HeadNorm(const HeadNormParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("head_norm", cuda::HeadNorm(context_, params));
+}
+
+absl::Status CudaBackend::Activate(const ActivateParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("activate", cuda::Activate(context_, params));
+}
+
+absl::Status CudaBackend::AddScaled(const AddScaledParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("add_scaled", cuda::AddScaled(context_, params));
+}
+
+absl::Status CudaBackend::AdjustLogits(const AdjustLogitsParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("adjust_logits", cuda::AdjustLogits(context_, params));
+}
+
+absl::Status CudaBackend::RouteExperts(const RouteExpertsParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("route_experts", cuda::RouteExperts(context_, params));
+}
+
+absl::Status CudaBackend::GroupedLinear(const GroupedLinearParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("grouped_linear", cuda::GroupedLinear(context_, params));
+}
+
+absl::Status CudaBackend::CombineExperts(const CombineExpertsParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("combine_experts", cuda::CombineExperts(context_, params));
 }
 
 absl::Status CudaBackend::Sample(const SampleParams& params) {

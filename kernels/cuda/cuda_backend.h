@@ -62,15 +62,24 @@ class CudaBackend : public Backend {
   absl::Status ResolveTokens(const ResolveTokensParams& params) override;
   absl::Status Scatter(const ScatterParams& params) override;
   absl::Status Embedding(const EmbeddingParams& params) override;
+  absl::Status AddEmbedding(const EmbeddingParams& params) override;
   absl::Status GatherRows(const GatherRowsParams& params) override;
   absl::Status RmsNorm(const RmsNormParams& params) override;
+  absl::Status LayerNorm(const LayerNormParams& params) override;
+  absl::Status HeadNorm(const HeadNormParams& params) override;
   absl::Status SiluMul(const SiluMulParams& params) override;
+  absl::Status Activate(const ActivateParams& params) override;
+  absl::Status AddScaled(const AddScaledParams& params) override;
   absl::Status Linear(const LinearParams& params) override;
   bool SupportsFusedLinear(const FusedLinearParams& params) override;
   absl::Status FusedLinear(const FusedLinearParams& params) override;
+  absl::Status RouteExperts(const RouteExpertsParams& params) override;
+  absl::Status GroupedLinear(const GroupedLinearParams& params) override;
+  absl::Status CombineExperts(const CombineExpertsParams& params) override;
   absl::Status PrepareAttention(const AttentionBatch& batch) override;
   absl::Status RopeKvWrite(const RopeKvWriteParams& params) override;
   absl::Status PagedAttention(const PagedAttentionParams& params) override;
+  absl::Status AdjustLogits(const AdjustLogitsParams& params) override;
   absl::Status Sample(const SampleParams& params) override;
 
   // For tests and benchmarks of this folder.

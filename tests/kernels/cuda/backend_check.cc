@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
   CheckRunner runner(argc, argv);
   cuda::RunBackendCases(runner, backend);
   cuda::RunElementwiseCases(runner, backend);
+  cuda::RunLayersCases(runner, backend);
+  cuda::RunMoeCases(runner, backend);
   cuda::RunWeightCases(runner, backend);
   cuda::RunSampleCases(runner, backend);
   cuda::RunLinearCases(runner, backend);

@@ -114,6 +114,8 @@ void RunBackendCases(CheckRunner& runner, CudaBackend& backend);
 // After all others: they break the device's context.
 void RunFaultCases(CheckRunner& runner, CudaBackend& backend);
 void RunElementwiseCases(CheckRunner& runner, CudaBackend& backend);
+void RunLayersCases(CheckRunner& runner, CudaBackend& backend);
+void RunMoeCases(CheckRunner& runner, CudaBackend& backend);
 void RunWeightCases(CheckRunner& runner, CudaBackend& backend);
 void RunLinearCases(CheckRunner& runner, CudaBackend& backend);
 void RunFusedLinearCases(CheckRunner& runner, CudaBackend& backend);
