@@ -60,32 +60,36 @@ struct DeviceInfo {
 
 struct BackendOptions {
   int device_index = 0;
-  int cpu_threads = 0;            // 0: one per physical core
-  std::string cpu_isa = "auto";   // "auto", "scalar", "avx2", "avx512", "avx512_bf16"
-  std::string backend_dir;        // where modules are looked for before the installed place
-  std::string step_clock_path;    // cuda: gets the device's time at the begin and end of steps; empty: none
+  int cpu_threads = 0;           // 0: one per physical core
+  std::string cpu_isa = "auto";  // "auto", "scalar", "avx2", "avx512", "avx512_bf16"
+  std::string backend_dir;       // where modules are looked for before the installed place
+  std::string
+      step_clock_path;  // cuda: gets the device's time at the begin and end of steps; empty: none
 };
 
 // A recorded sequence of ops.
 using GraphId = int32_t;
 
-// One device: its memory, its one queue of work, and one method per op. Ops run in the order of the calls; on a device
-// they may still be running when a call returns. Every op validates its params and refuses what it cannot do with a
-// status naming it. Thread-compatible: one thread at a time.
+// One device: its memory, its one queue of work, and one method per op. Ops run in the order of the
+// calls; on a device they may still be running when a call returns. Every op validates its params
+// and refuses what it cannot do with a status naming it. Thread-compatible: one thread at a time.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual absl::string_view name() const = 0;
   virtual absl::StatusOr<DeviceInfo> Info() = 0;
-  // Type of activations when weights are of `weight_dtype`: what x_dtype, dtype fields of ops must be.
+  // Type of activations when weights are of `weight_dtype`: what x_dtype, dtype fields of ops must
+  // be.
   virtual absl::StatusOr<DType> ActivationDType(DType weight_dtype) const = 0;
 
-  // ---- Memory. Device memory is 64-byte aligned (256 on cuda) and holds zeros. On cpu both kinds are the same.
+  // ---- Memory. Device memory is 64-byte aligned (256 on cuda) and holds zeros. On cpu both kinds
+  // are the same.
   virtual absl::StatusOr<Buffer> Allocate(size_t size_bytes, absl::string_view purpose) = 0;
   // Memory of the host that copies can read and write while ops run.
   virtual absl::StatusOr<Buffer> AllocateHost(size_t size_bytes, absl::string_view purpose) = 0;
-  // Copies are ordered with ops; the host side must stay untouched until Synchronize or a passed event.
+  // Copies are ordered with ops; the host side must stay untouched until Synchronize or a passed
+  // event.
   virtual absl::Status CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual absl::Status CopyToHost(void* host, const void* device, size_t size_bytes) = 0;
 
@@ -94,24 +98,34 @@ class Backend {
   virtual absl::StatusOr<uint64_t> RecordEvent() = 0;
   virtual absl::StatusOr<bool> EventPassed(uint64_t event) = 0;
 
-  // ---- Graphs: ops between Begin and End are recorded, not run. UNIMPLEMENTED where supports_graphs is false.
+  // ---- Graphs: ops between Begin and End are recorded, not run. UNIMPLEMENTED where
+  // supports_graphs is false.
   virtual bool supports_graphs() const { return false; }
-  virtual absl::Status BeginGraph() { return absl::UnimplementedError("no graphs on this backend"); }
-  virtual absl::StatusOr<GraphId> EndGraph() { return absl::UnimplementedError("no graphs on this backend"); }
-  virtual absl::Status LaunchGraph(GraphId) { return absl::UnimplementedError("no graphs on this backend"); }
-  virtual absl::Status DropGraph(GraphId) { return absl::UnimplementedError("no graphs on this backend"); }
+  virtual absl::Status BeginGraph() {
+    return absl::UnimplementedError("no graphs on this backend");
+  }
+  virtual absl::StatusOr<GraphId> EndGraph() {
+    return absl::UnimplementedError("no graphs on this backend");
+  }
+  virtual absl::Status LaunchGraph(GraphId) {
+    return absl::UnimplementedError("no graphs on this backend");
+  }
+  virtual absl::Status DropGraph(GraphId) {
+    return absl::UnimplementedError("no graphs on this backend");
+  }
 
-  // ---- Choices between kernels that only measuring settles. Ops take what was measured before, on this start or an
-  // earlier one, or a guess; Tune measures one guess that ops have had to make. It takes up to a few tenths of a second;
-  // no op may be under way. True if a choice may have changed: graphs recorded before keep the old one. False: none is left.
+  // ---- Choices between kernels that only measuring settles. Ops take what was measured before, on
+  // this start or an earlier one, or a guess; Tune measures one guess that ops have had to make. It
+  // takes up to a few tenths of a second; no op may be under way. True if a choice may have
+  // changed: graphs recorded before keep the old one. False: none is left.
   virtual absl::StatusOr<bool> Tune() { return false; }
 
   // ---- Weights. The format this backend wants for a linear weight, and the bytes it takes.
   virtual WeightFormat PreferredFormat(DType dtype, int64_t n, int64_t k) const = 0;
   virtual size_t LinearBytes(const LinearWeight& weight) const = 0;
   virtual absl::Status PackLinear(const PackLinearParams& params) = 0;
-  // Fills a whole weight with N(0, stddev): element (i, j) is a function of (seed, i * k + j) alone, whatever the
-  // format, device and rank.
+  // Fills a whole weight with N(0, stddev): element (i, j) is a function of (seed, i * k + j)
+  // alone, whatever the format, device and rank.
   virtual absl::Status FillNormal(const FillNormalParams& params) = 0;
 
   // ---- Ops.
@@ -122,14 +136,19 @@ class Backend {
   virtual absl::Status RmsNorm(const RmsNormParams& params) = 0;
   virtual absl::Status SiluMul(const SiluMulParams& params) = 0;
   virtual absl::Status Linear(const LinearParams& params) = 0;
-  // Whether FusedLinear takes these params and is worth it; the separate ops always work. The answer for a shape may
-  // change until it was run once outside a graph, since plans are measured there.
+  // Whether FusedLinear takes these params and is worth it; the separate ops always work. The
+  // answer for a shape may change until it was run once outside a graph, since plans are measured
+  // there.
   virtual bool SupportsFusedLinear(const FusedLinearParams&) { return false; }
   virtual absl::Status FusedLinear(const FusedLinearParams&) {
     return absl::UnimplementedError("no fused linear on this backend");
   }
-  // Once a step, before its layers and outside graphs: plans the work of PagedAttention for `batch`.
+  // Once a step, before its layers and outside graphs: plans the work of PagedAttention for
+  // `batch`.
   virtual absl::Status PrepareAttention(const AttentionBatch& batch) = 0;
+  // Which kernels the prepared batch needs: a graph with PagedAttention replays only for batches of
+  // the variant that it was recorded for.
+  virtual uint32_t AttentionVariant() const { return 0; }
   virtual absl::Status RopeKvWrite(const RopeKvWriteParams& params) = 0;
   virtual absl::Status PagedAttention(const PagedAttentionParams& params) = 0;
   virtual absl::Status Sample(const SampleParams& params) = 0;
@@ -142,8 +161,12 @@ class Backend {
   virtual absl::Status Activate(const ActivateParams&) { return NoSuchOp("Activate"); }
   virtual absl::Status AddScaled(const AddScaledParams&) { return NoSuchOp("AddScaled"); }
   virtual absl::Status RouteExperts(const RouteExpertsParams&) { return NoSuchOp("RouteExperts"); }
-  virtual absl::Status GroupedLinear(const GroupedLinearParams&) { return NoSuchOp("GroupedLinear"); }
-  virtual absl::Status CombineExperts(const CombineExpertsParams&) { return NoSuchOp("CombineExperts"); }
+  virtual absl::Status GroupedLinear(const GroupedLinearParams&) {
+    return NoSuchOp("GroupedLinear");
+  }
+  virtual absl::Status CombineExperts(const CombineExpertsParams&) {
+    return NoSuchOp("CombineExperts");
+  }
   virtual absl::Status AdjustLogits(const AdjustLogitsParams&) { return NoSuchOp("AdjustLogits"); }
 
  private:
@@ -152,8 +175,9 @@ class Backend {
   }
 };
 
-// Opens "cpu" or "cuda"; "cuda" is the module pagoda_cuda.so. A missing module, driver or device is an error that says
-// why and what to do, never another backend.
-absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(absl::string_view name, const BackendOptions& options);
+// Opens "cpu" or "cuda"; "cuda" is the module pagoda_cuda.so. A missing module, driver or device is
+// an error that says why and what to do, never another backend.
+absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(absl::string_view name,
+                                                     const BackendOptions& options);
 
 }  // namespace pagoda::kernels

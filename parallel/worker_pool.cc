@@ -152,6 +152,8 @@ absl::StatusOr<ModelReady> ProcessPool::Load(const LoadModel& load, const Progre
     all.set_kv_bytes(all.kv_bytes() + ready.kv_bytes());
     all.set_num_kv_blocks(first ? ready.num_kv_blocks()
                                 : std::min(all.num_kv_blocks(), ready.num_kv_blocks()));
+    all.set_taken_bytes(all.taken_bytes() + ready.taken_bytes());
+    all.set_kept_free_bytes(all.kept_free_bytes() + ready.kept_free_bytes());
     all.set_read_seconds(std::max(all.read_seconds(), ready.read_seconds()));
     all.set_warmup_seconds(std::max(all.warmup_seconds(), ready.warmup_seconds()));
   }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs the tests.
 #   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers; on 2 cores well below half an hour with ccache
+#                         where nvcc is found, pagoda_cuda.so is compiled too
 #   tests/run.sh --all    adds the long tests (all of `long`, TSan, clang -Wthread-safety, fuzzers, and from PyPI buf lint and a
 #                         grpcio client), and fails on any skip
 # PAGODA_CONFORMANCE_DIR names the reference data (default: ../shared/conformance); tests that need it skip where it is absent.
@@ -57,6 +58,21 @@ step "asan: build (engine, text, model files, worker processes)"
 build asan asan_tests
 step "asan: tests (AddressSanitizer and UndefinedBehaviorSanitizer)"
 run_tests asan -L 'unit' -LE 'long|nosan'
+
+# The whole module is compiled where that is possible; without a driver it must say so and never serve.
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
+if [ -z "$nvcc" ]; then
+  step "cuda: skipped, there is no nvcc here: pagoda_cuda.so is NOT compiled"
+else
+  step "cuda: build of the module (sm_90a, $nvcc)"
+  cuda_launcher=()
+  command -v ccache >/dev/null && cuda_launcher=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  launcher+=("${cuda_launcher[@]}" -DCMAKE_CUDA_COMPILER="$nvcc")
+  cuda_start=$SECONDS
+  build cuda pagoda_cuda
+  echo "compiled in $((SECONDS - cuda_start)) s: $(stat -c %s build/cuda/daemon/pagoda_cuda.so) bytes"
+  tests/cuda_module.sh build/release/daemon/pagoda build/cuda/daemon
+fi
 
 if $all; then
   step "asan: the rest that links no gRPC"

@@ -18,8 +18,6 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 // modest; the cache fills it in time.
 constexpr uint64_t kMaxUnaskedCpuPoolBytes = 4096 * kMiB;
 constexpr uint64_t kUnaskedCpuShare = 2;  // one half of what is free
-// cuBLASLt workspaces and the context of a GPU.
-constexpr uint64_t kGpuReserveBytes = 1024 * kMiB;
 constexpr uint64_t kCpuReserveBytes = 64 * kMiB;
 
 engine::KvSpec SpecOf(const engine::ModelConfig& model, DType dtype) {
@@ -79,8 +77,7 @@ absl::Status CheckFits(const MemoryPlan& plan) {
                    FormatBytes(plan.activation_bytes),
                    ", KV cache ",
                    FormatBytes(plan.kv.pool_bytes),
-                   ", reserve ",
-                   FormatBytes(plan.reserve_bytes),
+                   plan.ReserveText(),
                    " are more than the ",
                    FormatBytes(plan.free_memory_bytes),
                    " that are free; lower --kv-cache-memory or --max-num-batched-tokens, or choose "
@@ -104,7 +101,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
   const std::string& device = in.config->worker().device();
   if (device != "sim") plan.weight_bytes = engine::WeightBytes(*in.model, in.dtype);
   plan.activation_bytes = engine::ActivationBytes(*in.config, *in.model, in.dtype);
-  if (device != "sim") plan.reserve_bytes = device == "cuda" ? kGpuReserveBytes : kCpuReserveBytes;
+  if (device == "cpu") plan.reserve_bytes = kCpuReserveBytes;
 
   const engine::KvSpec spec = SpecOf(*in.model, in.dtype);
   const uint64_t block_bytes = engine::KvBlockBytes(spec, plan.block_size);
@@ -142,14 +139,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
 
 std::vector<std::string> MemoryPlan::ToLines() const {
   std::vector<std::string> lines = {
-      absl::StrFormat(
-          "memory plan: weights %s, activations %s, KV cache %s, reserve %s; %s of %s free",
-          FormatBytes(weight_bytes),
-          FormatBytes(activation_bytes),
-          FormatBytes(kv.pool_bytes),
-          FormatBytes(reserve_bytes),
-          FormatBytes(free_memory_bytes),
-          FormatBytes(total_memory_bytes)),
+      absl::StrFormat("memory plan: weights %s, activations %s, KV cache %s%s; %s of %s free",
+                      FormatBytes(weight_bytes),
+                      FormatBytes(activation_bytes),
+                      FormatBytes(kv.pool_bytes),
+                      ReserveText(),
+                      FormatBytes(free_memory_bytes),
+                      FormatBytes(total_memory_bytes)),
       absl::StrFormat("KV cache: %d blocks of %d tokens (%s each), %d tokens; %.1f sequences "
                       "of %d tokens at once",
                       kv.num_blocks,
@@ -165,6 +161,27 @@ std::vector<std::string> MemoryPlan::ToLines() const {
         FormatBytes(kv.pool_bytes)));
   }
   return lines;
+}
+
+std::string MemoryPlan::ReserveText() const {
+  return reserve_bytes == 0 ? "" : absl::StrCat(", reserve ", FormatBytes(reserve_bytes));
+}
+
+std::string MeasuredMemoryLine(const MemoryPlan& plan, const internal::v1::ModelReady& ready) {
+  const uint64_t known = ready.weight_bytes() + ready.activation_bytes();
+  std::string line = absl::StrFormat(
+      "memory measured: weights %s, activations %s, other buffers and kernels %s, kept free for "
+      "graphs %s; KV cache %s: %d blocks",
+      FormatBytes(ready.weight_bytes()),
+      FormatBytes(ready.activation_bytes()),
+      FormatBytes(ready.taken_bytes() - std::min(ready.taken_bytes(), known)),
+      FormatBytes(ready.kept_free_bytes()),
+      FormatBytes(ready.kv_bytes()),
+      ready.num_kv_blocks());
+  if (ready.num_kv_blocks() < plan.kv.num_blocks) {
+    absl::StrAppend(&line, " of ", plan.kv.num_blocks, " planned, as that is what fits");
+  }
+  return line;
 }
 
 std::string FormatBytes(uint64_t bytes) {

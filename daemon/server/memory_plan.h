@@ -14,11 +14,12 @@
 namespace pagoda::daemon {
 
 // What the device's memory is used for, decided before any of it is taken. A pure function of its
-// inputs.
+// inputs. On cuda the pool is an upper bound: the worker measures what steps take, and the pool
+// gets what is left.
 struct MemoryPlan {
   uint64_t weight_bytes = 0;
   uint64_t activation_bytes = 0;
-  // Kept free for the device's own needs.
+  // Kept free for the process itself; 0 where that is measured.
   uint64_t reserve_bytes = 0;
   engine::KvPoolPlan kv;
   // What --kv-cache-memory says, where that does not fit; else 0.
@@ -28,6 +29,8 @@ struct MemoryPlan {
   uint64_t total_memory_bytes = 0;
   uint64_t free_memory_bytes = 0;
 
+  // ", reserve 64.0 MiB", or nothing.
+  std::string ReserveText() const;
   // Lines for people, without a trailing newline each.
   std::vector<std::string> ToLines() const;
 };
@@ -47,6 +50,9 @@ struct MemoryPlanInputs {
 
 // RESOURCE_EXHAUSTED, naming sizes and flags, when something does not fit.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& inputs);
+
+// What came of the plan where the worker measured: a line for people.
+std::string MeasuredMemoryLine(const MemoryPlan& plan, const internal::v1::ModelReady& ready);
 
 // "13.3 MiB".
 std::string FormatBytes(uint64_t bytes);

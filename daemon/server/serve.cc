@@ -242,11 +242,7 @@ absl::Status Daemon::Load() {
       const internal::v1::ModelReady ready,
       pool_->Load(load, [&printer](const auto& progress) { printer.Show(progress); }));
   model_.num_kv_blocks = static_cast<int32_t>(ready.num_kv_blocks());
-  if (ready.num_kv_blocks() < load.num_kv_blocks()) {
-    LogWarning("KV cache: %d blocks instead of %d, as that is what the first steps left free",
-               ready.num_kv_blocks(),
-               load.num_kv_blocks());
-  }
+  if (ready.taken_bytes() != 0) LogInfo("%s", MeasuredMemoryLine(plan_, ready));
   MetricsInfo info = MetricsInfoOf(model_, config_);
   info.load_read_seconds = ready.read_seconds();
   info.load_warmup_seconds = ready.warmup_seconds();

@@ -177,7 +177,8 @@ void BatchInputs::Pad(size_t num_seqs, int32_t padded_rows) {
     host_.positions[row] = 0;
     host_.kv_slots[row] = -1;
   }
-  for (int32_t seq = static_cast<int32_t>(num_seqs); seq < padded_rows; ++seq) {
+  const int32_t padded_seqs = std::min(padded_rows, limits_.num_slots);
+  for (int32_t seq = static_cast<int32_t>(num_seqs); seq < padded_seqs; ++seq) {
     host_.row_offsets[seq + 1] = num_rows;
     host_.context_lens[seq] = 0;
   }
@@ -200,10 +201,11 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
       std::accumulate(rows.begin(), rows.end(), 0, [](int32_t sum, const StepRow& row) {
         return sum + row.num_tokens;
       });
-  PAGODA_CHECK(padded_rows == 0 || (padded_rows >= num_rows && padded_rows <= limits_.num_slots &&
-                                    padded_rows <= limits_.max_step_tokens));
-  host_ = host_sets_[static_cast<size_t>(set_idx)].For(limits_, num_rows);
-  device_ = device_set_.For(limits_, num_rows);
+  PAGODA_CHECK(padded_rows == 0 ||
+               (padded_rows >= num_rows && padded_rows <= limits_.max_step_tokens));
+  const int32_t all_rows = std::max(num_rows, padded_rows);
+  host_ = host_sets_[static_cast<size_t>(set_idx)].For(limits_, all_rows);
+  device_ = device_set_.For(limits_, all_rows);
   num_table_changes_ = 0;
   ChooseOrder(rows, slots);
   first_batch_rows_.resize(rows.size());
@@ -216,8 +218,9 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
     NoteNewBlocks(row, slots.slot(row.slot), seq_idx);
   }
   Pad(rows.size(), padded_rows);
-  batch_ = {.num_seqs = std::max(static_cast<int32_t>(rows.size()), padded_rows),
-            .num_rows = std::max(num_rows, padded_rows),
+  batch_ = {.num_seqs = std::max(static_cast<int32_t>(rows.size()),
+                                 std::min(padded_rows, limits_.num_slots)),
+            .num_rows = all_rows,
             .row_offsets = device_.row_offsets,
             .context_lens = device_.context_lens,
             .block_tables = device_.block_tables,

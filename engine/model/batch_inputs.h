@@ -27,10 +27,10 @@ class BatchInputs {
                                               const StepLimits& limits,
                                               int num_sets);
 
-  // Lays out `rows` and enqueues the copies. With `padded_rows` the batch has so many rows and
-  // sequences; those beyond what `rows` needs compute nothing that anybody reads. REQUIRES: the
-  // step that used `set_idx` before has ended; rows is not empty; padded_rows is 0, or no less than
-  // the rows there are and at most the number of slots.
+  // Lays out `rows` and enqueues the copies. With `padded_rows` the batch has so many rows, and as
+  // many sequences or one a slot; those beyond what `rows` needs compute nothing that anybody
+  // reads. REQUIRES: the step that used `set_idx` before has ended; rows is not empty; padded_rows
+  // is 0, or no less than the rows there are and at most max_step_tokens.
   absl::Status Build(kernels::Backend& backend,
                      absl::Span<const StepRow> rows,
                      const SlotTable& slots,

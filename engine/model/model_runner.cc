@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "engine/model/checkpoint.h"
 #include "engine/model/step_limits.h"
+#include "engine/model/step_results.h"
+#include "engine/model/warm_up_plans.h"
 #include "engine/model/weight_loader.h"
 #include "kernels/base/check.h"
 #include "kernels/base/log.h"
@@ -21,67 +23,21 @@ using internal::v1::StepResult;
 
 // Progress is told at most so often: a message for every tensor would be noise.
 constexpr int64_t kProgressPeriodNs = 100'000'000;
-// Of a device's memory, when everything has been allocated: recorded steps (about 2 MB each), and
-// kernels that are loaded at their first use.
-constexpr uint64_t kKeptFreeBytes = uint64_t{320} << 20;
+// After which a KV pool that others leave no room for is a failure.
+constexpr int kPoolTries = 4;
+
+// Steps with prompts are recorded up to so many tokens. Beyond, products are bound by arithmetic,
+// so that padding costs time, and launching has long ended before the device has.
+constexpr int32_t kMaxRecordedTokens = 256;
 
 double SecondsSince(const Clock& clock, int64_t start_ns) {
   return static_cast<double>(clock.NowNs() - start_ns) * 1e-9;
 }
 
-void AddTop(const SampledChunk& sampled,
-            size_t row,
-            int32_t count,
-            google::protobuf::RepeatedField<uint32_t>* ids,
-            google::protobuf::RepeatedField<float>* logprobs) {
-  const size_t begin = row * static_cast<size_t>(sampled.max_top);
-  for (size_t i = begin; i < begin + static_cast<size_t>(std::max(count, 0)); ++i) {
-    ids->Add(static_cast<uint32_t>(sampled.top_ids[i]));
-    logprobs->Add(sampled.top_logprobs[i]);
-  }
-}
-
-void AddTokenLogprobs(const SampledChunk& sampled,
-                      size_t i,
-                      const LogitRow& row,
-                      StepResult& result) {
-  internal::v1::TokenLogprobs& logprobs = *result.add_logprobs();
-  logprobs.set_slot(static_cast<uint32_t>(row.slot));
-  logprobs.set_logprob(sampled.logprobs[i]);
-  logprobs.set_rank(static_cast<uint32_t>(sampled.ranks[i]));
-  AddTop(sampled, i, row.num_logprobs, logprobs.mutable_top_ids(), logprobs.mutable_top_logprobs());
-}
-
-// Rows of one prompt follow one another, so the message of the row before is the one to extend.
-void AddPromptLogprobs(const SampledChunk& sampled,
-                       size_t i,
-                       const LogitRow& row,
-                       StepResult& result) {
-  auto& messages = *result.mutable_prompt_logprobs();
-  if (messages.empty() || messages.rbegin()->slot() != static_cast<uint32_t>(row.slot)) {
-    internal::v1::PromptLogprobs& started = *messages.Add();
-    started.set_slot(static_cast<uint32_t>(row.slot));
-    started.set_first_position(static_cast<uint32_t>(row.position));
-    started.set_num_top(static_cast<uint32_t>(std::max(row.num_logprobs, 0)));
-  }
-  internal::v1::PromptLogprobs& logprobs = *messages.rbegin();
-  logprobs.add_logprobs(sampled.logprobs[i]);
-  logprobs.add_ranks(static_cast<uint32_t>(sampled.ranks[i]));
-  AddTop(sampled, i, row.num_logprobs, logprobs.mutable_top_ids(), logprobs.mutable_top_logprobs());
-}
-
-// Most top entries that one of the rows wants.
-int32_t MaxTop(absl::Span<const LogitRow> rows) {
-  int32_t max_top = 0;
-  for (const LogitRow& row : rows) max_top = std::max(max_top, row.num_logprobs);
-  return max_top;
-}
-
-void AddFailedSlot(int32_t slot, StepResult& result) {
-  const auto& failed = result.failed_slots();
-  if (std::find(failed.begin(), failed.end(), static_cast<uint32_t>(slot)) == failed.end()) {
-    result.add_failed_slots(static_cast<uint32_t>(slot));
-  }
+int32_t NumTokens(absl::Span<const StepRow> rows) {
+  int32_t num_tokens = 0;
+  for (const StepRow& row : rows) num_tokens += row.num_tokens;
+  return num_tokens;
 }
 
 }  // namespace
@@ -101,6 +57,8 @@ absl::StatusOr<internal::v1::WorkerHello> ModelRunner::Open(const internal::v1::
                                          .backend_dir = worker.backend_dir(),
                                          .step_clock_path = worker.step_clock_path()}));
   PAGODA_ASSIGN_OR_RETURN(const kernels::DeviceInfo info, backend_->Info());
+  measured_.total_bytes = info.total_memory_bytes;
+  measured_.free_at_first_bytes = info.free_memory_bytes;
   internal::v1::WorkerHello hello;
   hello.set_version(PAGODA_VERSION);
   hello.set_pid(getpid());
@@ -149,39 +107,47 @@ absl::StatusOr<internal::v1::ModelReady> ModelRunner::Load(const internal::v1::L
   const int64_t start_ns = clock_->NowNs();
   PAGODA_ASSIGN_OR_RETURN(model_, LoadModelConfig(open_.config().model().path()));
   architecture_ = FindArchitecture(model_.architecture);
-  PAGODA_ASSIGN_OR_RETURN(StepLimits limits,
+  PAGODA_ASSIGN_OR_RETURN(const StepLimits limits,
                           MakeStepLimits(open_.config(), model_, load.num_kv_blocks()));
   PAGODA_RETURN_IF_ERROR(LoadModelWeights(progress));
   const int64_t loaded_ns = clock_->NowNs();
 
   PAGODA_RETURN_IF_ERROR(AllocateStepMemory(limits));
   slots_.emplace(limits);
-  // What a device takes for its first steps shows only when they have run, on a pool of one block;
-  // the pool gets what is left.
-  const bool fits_pool_last = backend_->supports_graphs();
-  if (fits_pool_last) {
+  // What a device takes for its steps shows only when they have run, on a pool of one block; the
+  // pool gets what is left.
+  const bool measures = backend_->supports_graphs();
+  if (measures) {
     PAGODA_RETURN_IF_ERROR(AllocateKvPool(1));
     PAGODA_RETURN_IF_ERROR(WarmUp());
-    kv_ = KvPool();
-    PAGODA_ASSIGN_OR_RETURN(limits.num_blocks, KvBlocksThatFit(limits));
-    slots_->set_num_blocks(limits.num_blocks);
+    PAGODA_ASSIGN_OR_RETURN(measured_.graph_bytes, MeasureLargestSteps());
+    MakeStepGraphs(limits);
+    PAGODA_RETURN_IF_ERROR(AllocateFittingKvPool(limits.num_blocks));
+  } else {
+    PAGODA_RETURN_IF_ERROR(AllocateKvPool(limits.num_blocks));
+    PAGODA_RETURN_IF_ERROR(WarmUp());
   }
-  PAGODA_RETURN_IF_ERROR(AllocateKvPool(limits.num_blocks));
-  if (backend_->supports_graphs()) {
-    graphs_ = StepGraphs(
-        std::min({limits.num_slots, limits.max_step_tokens, activations_.plan().max_logit_rows}));
-  }
-  if (!fits_pool_last) PAGODA_RETURN_IF_ERROR(WarmUp());
   PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
 
   internal::v1::ModelReady ready;
   ready.set_weight_bytes(weights_.size_bytes());
   ready.set_activation_bytes(activations_.plan().total_bytes);
   ready.set_kv_bytes(kv_.size_bytes());
-  ready.set_num_kv_blocks(static_cast<uint32_t>(limits.num_blocks));
+  ready.set_num_kv_blocks(static_cast<uint32_t>(slots_->limits().num_blocks));
+  if (measures) {
+    ready.set_taken_bytes(measured_.free_at_first_bytes -
+                          std::min(measured_.free_at_first_bytes, measured_.free_bytes));
+    ready.set_kept_free_bytes(KeptFreeBytes(measured_));
+  }
   ready.set_read_seconds(static_cast<double>(loaded_ns - start_ns) * 1e-9);
   ready.set_warmup_seconds(SecondsSince(*clock_, loaded_ns));
   return ready;
+}
+
+void ModelRunner::MakeStepGraphs(const StepLimits& limits) {
+  graphs_ = StepGraphs(
+      std::min({limits.num_slots, limits.max_step_tokens, activations_.plan().max_logit_rows}));
+  layer_graphs_ = StepGraphs(std::min(limits.max_step_tokens, kMaxRecordedTokens));
 }
 
 absl::Status ModelRunner::AllocateStepMemory(const StepLimits& limits) {
@@ -207,59 +173,74 @@ absl::Status ModelRunner::AllocateKvPool(int32_t num_blocks) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int32_t> ModelRunner::KvBlocksThatFit(const StepLimits& limits) {
-  PAGODA_ASSIGN_OR_RETURN(const kernels::DeviceInfo info, backend_->Info());
-  const uint64_t block_bytes = KvPool::BlockBytes(model_, weights_.dtype(), limits.block_size);
-  const uint64_t left = info.free_memory_bytes - std::min(info.free_memory_bytes, kKeptFreeBytes);
-  const uint64_t fitting = left / block_bytes;
-  const auto asked = static_cast<uint64_t>(limits.num_blocks);
-  if (fitting >= asked) return limits.num_blocks;
-  if (fitting == 0) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "no KV block of ",
-        block_bytes,
-        " bytes fits: ",
-        info.free_memory_bytes,
-        " bytes of the device are free, of which ",
-        kKeptFreeBytes,
-        " are kept for graphs; lower --max-num-batched-tokens or --max-num-seqs, or free memory"));
+absl::Status ModelRunner::AllocateFittingKvPool(int32_t num_asked) {
+  const uint64_t block_bytes =
+      KvPool::BlockBytes(model_, weights_.dtype(), slots_->limits().block_size);
+  measured_.num_graphs = graphs_.num_sizes() + 2 * layer_graphs_.num_sizes();
+  const double utilization = open_.config().worker().gpu_memory_utilization();
+  const bool is_asked = open_.config().engine().kv_cache_memory_bytes() != 0;
+  if (!is_asked && utilization > 0.0) measured_.utilization = utilization;
+  kv_ = KvPool();
+  // Another process may take memory between the look and the allocation.
+  for (int tries_left = kPoolTries;; --tries_left) {
+    PAGODA_ASSIGN_OR_RETURN(const kernels::DeviceInfo info, backend_->Info());
+    measured_.free_bytes = info.free_memory_bytes;
+    const uint64_t fitting = KvPoolBytesThatFit(measured_) / block_bytes;
+    if (fitting == 0) return NoKvBlockFits(block_bytes, measured_);
+    const auto num_blocks =
+        static_cast<int32_t>(std::min<uint64_t>(fitting, static_cast<uint64_t>(num_asked)));
+    slots_->set_num_blocks(num_blocks);
+    const absl::Status allocated = AllocateKvPool(num_blocks);
+    if (!absl::IsResourceExhausted(allocated) || tries_left == 0) return allocated;
   }
-  return static_cast<int32_t>(fitting);
 }
 
 // A prompt and, where a block has room, one token more: the whole path runs before anybody waits
 // for it.
 absl::Status ModelRunner::WarmUp() {
   const StepLimits& limits = slots_->limits();
-  const int32_t room = std::min(limits.block_size, limits.max_model_len);
-  const int32_t num_prompt_tokens = std::max(1, std::min(room - 1, limits.max_step_tokens));
-  StepPlan prompt;
-  prompt.set_step_id(1);
-  internal::v1::NewSequence& sequence = *prompt.add_new_sequences();
-  for (int32_t i = 0; i < num_prompt_tokens; ++i) sequence.add_token_ids(0);
-  sequence.set_num_prompt_tokens(static_cast<uint32_t>(num_prompt_tokens));
-  sequence.add_block_tables()->add_block_ids(0);
-  sequence.mutable_sampling()->set_top_p(1.0f);
-  sequence.mutable_sampling()->set_typical_p(1.0f);
-  sequence.mutable_sampling()->set_repetition_penalty(1.0f);
-  prompt.add_row_slots(0);
-  prompt.add_row_num_tokens(static_cast<uint32_t>(num_prompt_tokens));
-  prompt.add_row_samples(1);
+  const StepPlan prompt = SmallPromptPlan(limits);
   PAGODA_RETURN_IF_ERROR(Submit(prompt));
-  if (num_prompt_tokens < room) {
-    StepPlan token;
-    token.set_step_id(2);
-    token.add_row_slots(0);
-    token.add_row_num_tokens(1);
-    token.add_row_samples(1);
-    PAGODA_RETURN_IF_ERROR(Submit(token));
+  const int32_t room = std::min(limits.block_size, limits.max_model_len);
+  if (static_cast<int32_t>(prompt.row_num_tokens(0)) < room) {
+    PAGODA_RETURN_IF_ERROR(Submit(DecodePlan(2, 1)));
   }
   return Reset();
 }
 
+// Everything that grows with a step grows here. The prompts go through the first layer alone:
+// others take nothing more. Gives the bytes of a recorded decode step.
+absl::StatusOr<uint64_t> ModelRunner::MeasureLargestSteps() {
+  const StepLimits& limits = slots_->limits();
+  ModelConfig first_layer = model_;
+  first_layer.num_layers = 1;
+  pass_model_ = &first_layer;
+  const absl::Status ran = Submit(LargestPromptPlan(limits));
+  pass_model_ = &model_;
+  PAGODA_RETURN_IF_ERROR(ran);
+  PAGODA_RETURN_IF_ERROR(ReadPendingSteps());
+  pending_.clear();
+  if (RoomAfterLargestPrompt(limits) < 2) {
+    PAGODA_RETURN_IF_ERROR(Reset());
+    return 0;
+  }
+  MakeStepGraphs(limits);
+  const int32_t num_sequences = std::min(LargestNumSequences(limits), graphs_.max_size());
+  // As it is, then recorded.
+  PAGODA_RETURN_IF_ERROR(Submit(DecodePlan(2, num_sequences)));
+  PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
+  PAGODA_ASSIGN_OR_RETURN(const kernels::DeviceInfo before, backend_->Info());
+  PAGODA_RETURN_IF_ERROR(Submit(DecodePlan(3, num_sequences)));
+  PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
+  PAGODA_ASSIGN_OR_RETURN(const kernels::DeviceInfo after, backend_->Info());
+  PAGODA_RETURN_IF_ERROR(graphs_.Forget(*backend_));
+  PAGODA_RETURN_IF_ERROR(Reset());
+  return before.free_memory_bytes - std::min(before.free_memory_bytes, after.free_memory_bytes);
+}
+
 ForwardPass ModelRunner::MakePass() const {
   return {.backend = backend_.get(),
-          .model = &model_,
+          .model = pass_model_,
           .weights = &weights_,
           .kv = &kv_,
           .positions = &positions_,
@@ -389,12 +370,19 @@ absl::Status ModelRunner::RunGraph(absl::Span<const LogitRow> rows,
 
 absl::Status ModelRunner::RunStep(absl::Span<const StepRow> rows, int set_idx, PendingStep& step) {
   const int32_t graph_size = GraphSize(rows);
-  PAGODA_RETURN_IF_ERROR(inputs_.Build(*backend_, rows, *slots_, set_idx, graph_size));
+  const int32_t layers_size = graph_size == 0 ? layer_graphs_.SizeFor(NumTokens(rows)) : 0;
+  PAGODA_RETURN_IF_ERROR(
+      inputs_.Build(*backend_, rows, *slots_, set_idx, std::max(graph_size, layers_size)));
   PAGODA_RETURN_IF_ERROR(backend_->PrepareAttention(inputs_.batch()));
   const std::vector<LogitRow> logit_rows = LogitRows(rows);
   if (graph_size != 0) return RunGraph(logit_rows, graph_size, set_idx, step);
-  PAGODA_RETURN_IF_ERROR(inputs_.ResolveTokens(*backend_));
-  PAGODA_RETURN_IF_ERROR(architecture_->run_layers(MakePass()));
+  const auto enqueue_layers = [&]() -> absl::Status {
+    PAGODA_RETURN_IF_ERROR(inputs_.ResolveTokens(*backend_));
+    return architecture_->run_layers(MakePass());
+  };
+  PAGODA_RETURN_IF_ERROR(layers_size == 0
+                             ? enqueue_layers()
+                             : layer_graphs_.Run(*backend_, layers_size, enqueue_layers));
   return RunLogits(logit_rows, set_idx, step);
 }
 
@@ -479,6 +467,7 @@ absl::StatusOr<bool> ModelRunner::DoIdleWork() {
   if (tuned || !graphs_are_old_) return tuned;
   graphs_are_old_ = false;
   PAGODA_RETURN_IF_ERROR(graphs_.Forget(*backend_));
+  PAGODA_RETURN_IF_ERROR(layer_graphs_.Forget(*backend_));
   return false;
 }
 

@@ -16,6 +16,7 @@
 #include "engine/model/batch_inputs.h"
 #include "engine/model/forward_pass.h"
 #include "engine/model/kv_pool.h"
+#include "engine/model/kv_pool_fit.h"
 #include "engine/model/model_config.h"
 #include "engine/model/position_tables.h"
 #include "engine/model/sample_outputs.h"
@@ -66,9 +67,11 @@ class ModelRunner : public parallel::StepExecutor {
   // Everything that steps need but the KV pool.
   absl::Status AllocateStepMemory(const StepLimits& limits);
   absl::Status AllocateKvPool(int32_t num_blocks);
-  // limits.num_blocks, or as many as there is memory for.
-  absl::StatusOr<int32_t> KvBlocksThatFit(const StepLimits& limits);
+  void MakeStepGraphs(const StepLimits& limits);
+  // As many as there is memory for, at most `num_asked`.
+  absl::Status AllocateFittingKvPool(int32_t num_asked);
   absl::Status WarmUp();
+  absl::StatusOr<uint64_t> MeasureLargestSteps();
   // Waits for the steps in flight and reads their tokens.
   absl::Status ReadPendingSteps();
   void ReadStep(PendingStep& step);
@@ -100,9 +103,11 @@ class ModelRunner : public parallel::StepExecutor {
   const Clock* const clock_;
   internal::v1::OpenWorker open_;
   std::unique_ptr<kernels::Backend> backend_;
+  MeasuredMemory measured_;  // complete after Load
 
   // ---- Made by Load, in this order.
   ModelConfig model_;
+  const ModelConfig* pass_model_ = &model_;  // what steps run
   const Architecture* architecture_ = nullptr;
   DType activation_dtype_ = DType::kFloat32;
   Weights weights_;
@@ -113,7 +118,8 @@ class ModelRunner : public parallel::StepExecutor {
   SamplingInputs sampling_;
   SampleOutputs outputs_;
   absl::optional<SlotTable> slots_;
-  StepGraphs graphs_;
+  StepGraphs graphs_;        // whole steps in which every sequence computes one token
+  StepGraphs layer_graphs_;  // what comes before the logits of other steps
   // The backend has changed a choice since graphs were recorded.
   bool graphs_are_old_ = false;
 

@@ -23,21 +23,18 @@ int32_t NextSize(int32_t size) {
 }  // namespace
 
 StepGraphs::StepGraphs(int32_t max_rows) {
-  for (int32_t size = 1; size < max_rows; size = NextSize(size)) entries_.push_back({.size = size});
-  if (max_rows > 0) entries_.push_back({.size = max_rows});
+  for (int32_t size = 1; size < max_rows; size = NextSize(size)) sizes_.push_back(size);
+  if (max_rows > 0) sizes_.push_back(max_rows);
 }
 
 int32_t StepGraphs::SizeFor(int32_t num_rows) const {
-  const auto it = std::lower_bound(
-      entries_.begin(), entries_.end(), num_rows, [](const Entry& entry, int32_t n) {
-        return entry.size < n;
-      });
-  return it == entries_.end() ? 0 : it->size;
+  const auto it = std::lower_bound(sizes_.begin(), sizes_.end(), num_rows);
+  return it == sizes_.end() ? 0 : *it;
 }
 
 int StepGraphs::num_recorded() const {
   return static_cast<int>(std::count_if(
-      entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.graph >= 0; }));
+      entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.graph >= 0; }));
 }
 
 absl::Status StepGraphs::Record(kernels::Backend& backend,
@@ -54,7 +51,7 @@ absl::Status StepGraphs::Record(kernels::Backend& backend,
 }
 
 absl::Status StepGraphs::Forget(kernels::Backend& backend) {
-  for (Entry& entry : entries_) {
+  for (auto& [key, entry] : entries_) {
     if (entry.graph < 0) continue;
     PAGODA_RETURN_IF_ERROR(backend.DropGraph(std::exchange(entry.graph, -1)));
   }
@@ -64,13 +61,11 @@ absl::Status StepGraphs::Forget(kernels::Backend& backend) {
 absl::Status StepGraphs::Run(kernels::Backend& backend,
                              int32_t size,
                              absl::FunctionRef<absl::Status()> enqueue_ops) {
-  const auto entry = std::find_if(entries_.begin(), entries_.end(), [size](const Entry& candidate) {
-    return candidate.size == size;
-  });
-  PAGODA_CHECK(entry != entries_.end());
-  if (entry->num_runs++ == 0) return enqueue_ops();
-  if (entry->graph < 0) PAGODA_RETURN_IF_ERROR(Record(backend, *entry, enqueue_ops));
-  return backend.LaunchGraph(entry->graph);
+  PAGODA_CHECK(std::binary_search(sizes_.begin(), sizes_.end(), size));
+  Entry& entry = entries_[{.size = size, .attention_variant = backend.AttentionVariant()}];
+  if (entry.num_runs++ == 0) return enqueue_ops();
+  if (entry.graph < 0) PAGODA_RETURN_IF_ERROR(Record(backend, entry, enqueue_ops));
+  return backend.LaunchGraph(entry.graph);
 }
 
 }  // namespace pagoda::engine

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -9,9 +10,10 @@
 
 namespace pagoda::engine {
 
-// Recorded steps. A step in which every sequence computes one token is padded to the next of a list
-// of sizes, and each size has one graph. It is recorded when the size comes for the second time
-// (the first shows the backend its shapes), so serving begins before any exists. Thread-compatible.
+// Recorded steps, or parts of them. Steps are padded to the next of a list of sizes, and each size
+// has one graph for each kind of attention that its batches need (Backend::AttentionVariant). A
+// graph is recorded when its size comes for the second time (the first shows the backend its
+// shapes), so serving begins before any exists. Thread-compatible.
 class StepGraphs {
  public:
   // Without graphs.
@@ -21,8 +23,11 @@ class StepGraphs {
 
   // The least size of at least `num_rows`; 0: such steps are not padded or recorded.
   int32_t SizeFor(int32_t num_rows) const;
-  // Enqueues a step of `size` rows: what `enqueue_ops` enqueues, or its recording. REQUIRES: `size`
-  // came from SizeFor, and the ops take the same numbers and addresses each time.
+  int32_t max_size() const { return sizes_.empty() ? 0 : sizes_.back(); }
+  int num_sizes() const { return static_cast<int>(sizes_.size()); }
+  // Enqueues a step of `size` rows whose batch was prepared: what `enqueue_ops` enqueues, or its
+  // recording. REQUIRES: `size` came from SizeFor, and the ops take the same numbers and addresses
+  // each time.
   absl::Status Run(kernels::Backend& backend,
                    int32_t size,
                    absl::FunctionRef<absl::Status()> enqueue_ops);
@@ -34,8 +39,12 @@ class StepGraphs {
   int num_recorded() const;
 
  private:
-  struct Entry {
+  struct Key {
     int32_t size = 0;
+    uint32_t attention_variant = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Entry {
     int num_runs = 0;
     kernels::GraphId graph = -1;
   };
@@ -44,7 +53,8 @@ class StepGraphs {
                       Entry& entry,
                       absl::FunctionRef<absl::Status()> enqueue_ops);
 
-  std::vector<Entry> entries_;  // sizes rise
+  std::vector<int32_t> sizes_;  // rise
+  std::map<Key, Entry> entries_;
 };
 
 }  // namespace pagoda::engine

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/layers.h"
@@ -23,33 +23,6 @@ namespace {
 // device's memory.
 constexpr size_t kLeastFreeBytes = size_t{256} << 20;
 
-absl::Status CheckDriver() {
-  int driver_version = 0;
-  if (cudaDriverGetVersion(&driver_version) != cudaSuccess || driver_version == 0) {
-    return NoDriverError();
-  }
-  // A driver runs programs of its own major version, whatever the minor one.
-  if (driver_version / 1000 < CUDART_VERSION / 1000) {
-    return DriverTooOldError(driver_version, CUDART_VERSION);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckDeviceIndex(int device_index) {
-  int num_devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&num_devices);
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && num_devices == 0)) {
-    (void)cudaGetLastError();
-    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    return NoDeviceError(visible == nullptr ? "" : visible);
-  }
-  PAGODA_RETURN_IF_ERROR(CudaStatus(error, "cudaGetDeviceCount", "opening the device"));
-  if (device_index < 0 || device_index >= num_devices) {
-    return NoSuchDeviceError(device_index, num_devices);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(const BackendOptions& options) {
@@ -59,42 +32,32 @@ absl::StatusOr<std::unique_ptr<Backend>> CudaBackend::Create(const BackendOption
 }
 
 absl::Status CudaBackend::Open(const BackendOptions& options) {
-  PAGODA_RETURN_IF_ERROR(CheckDriver());
-  PAGODA_RETURN_IF_ERROR(CheckDeviceIndex(options.device_index));
   const int device = options.device_index;
-  const auto check = [](cudaError_t error, absl::string_view call) {
-    return WithDeviceFault(
-        CudaStatus(error, call, "opening the device"),
-        error == cudaErrorMemoryAllocation ? DeviceFault::kNoMemory : DeviceFault::kNone);
-  };
-  PAGODA_RETURN_IF_ERROR(check(cudaSetDevice(device), "cudaSetDevice"));
-  cudaDeviceProp properties = {};
-  PAGODA_RETURN_IF_ERROR(
-      check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
-  if (properties.major != 9 || properties.minor != 0) {
-    return UnsupportedDeviceError(properties.name, properties.major, properties.minor);
-  }
-  size_t free_bytes = 0;
-  size_t total_bytes = 0;
-  PAGODA_RETURN_IF_ERROR(check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
-  if (free_bytes < kLeastFreeBytes) {
-    return DeviceOutOfMemoryError(
-        "kernels and workspaces", kLeastFreeBytes, free_bytes, total_bytes);
-  }
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  CudaDriver driver;
+  PAGODA_ASSIGN_OR_RETURN(const DeviceFacts facts,
+                          ProbeDevice(driver,
+                                      {.device_index = device,
+                                       .needed_cuda_version = CUDART_VERSION,
+                                       .visible_devices = visible == nullptr ? "" : visible,
+                                       .least_free_bytes = kLeastFreeBytes}));
   context_.device_index = device;
-  context_.name = properties.name;
-  context_.label = absl::StrCat("device ", device, " (", properties.name, ")");
-  context_.num_sms = properties.multiProcessorCount;
-  context_.max_block_shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin);
-  context_.l2_bytes = static_cast<size_t>(properties.l2CacheSize);
-  PAGODA_RETURN_IF_ERROR(check(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking),
-                               "cudaStreamCreate"));
+  context_.name = facts.name;
+  context_.label = absl::StrCat("device ", device, " (", facts.name, ")");
+  context_.num_sms = facts.num_sms;
+  context_.max_block_shared_bytes = facts.max_block_shared_bytes;
+  context_.l2_bytes = facts.l2_bytes;
+  PAGODA_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamCreateWithFlags(&context_.stream, cudaStreamNonBlocking),
+                 "cudaStreamCreate",
+                 "opening the device"));
   PAGODA_ASSIGN_OR_RETURN(linear_, LinearRunner::Create(context_, PlanCache::DefaultFolder()));
   // Measuring takes tens of milliseconds: when there is nothing else to do (Tune).
   linear_->set_measure(false);
   PAGODA_ASSIGN_OR_RETURN(sampler_, Sampler::Create(context_));
   attention_ = std::make_unique<AttentionRunner>(context_);
   uploader_ = std::make_unique<WeightUploader>(context_);
+  PAGODA_ASSIGN_OR_RETURN(progress_, StreamProgress::Create(context_));
   if (!options.step_clock_path.empty()) {
     PAGODA_ASSIGN_OR_RETURN(step_clock_, StepClock::Create(context_, options.step_clock_path));
   }
@@ -106,9 +69,8 @@ CudaBackend::~CudaBackend() {
   for (const Graph& graph : graphs_) {
     if (graph.exec != nullptr) cudaGraphExecDestroy(graph.exec);
   }
-  for (const PendingEvent& pending : pending_events_) cudaEventDestroy(pending.event);
-  for (const cudaEvent_t event : free_events_) cudaEventDestroy(event);
   step_clock_.reset();
+  progress_.reset();
   uploader_.reset();
   attention_.reset();
   sampler_.reset();
@@ -225,41 +187,19 @@ absl::Status CudaBackend::Synchronize() {
 
 absl::StatusOr<uint64_t> CudaBackend::RecordEvent() {
   if (context_.recording) return NotWhileRecordingError("RecordEvent");
-  cudaEvent_t event = nullptr;
-  if (free_events_.empty()) {
-    PAGODA_RETURN_IF_ERROR(FinishCall("record_event",
-                                      "cudaEventCreateWithFlags",
-                                      cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
-  } else {
-    event = free_events_.back();
-    free_events_.pop_back();
-  }
-  const absl::Status recorded =
-      FinishCall("record_event", "cudaEventRecord", cudaEventRecord(event, context_.stream));
-  if (!recorded.ok()) {
-    free_events_.push_back(event);
-    return recorded;
-  }
-  pending_events_.push_back({next_event_id_, event});
-  return next_event_id_++;
+  absl::StatusOr<uint64_t> mark = progress_->Mark();
+  if (!mark.ok()) return Finish("record_event", mark.status());
+  return mark;
 }
 
 absl::StatusOr<bool> CudaBackend::EventPassed(uint64_t event) {
-  if (event == 0 || event >= next_event_id_) {
+  if (event == 0 || event > progress_->last_mark()) {
     return absl::InvalidArgumentError(absl::StrCat("event ", event, " was never recorded"));
   }
-  while (!pending_events_.empty() && pending_events_.front().id <= event) {
-    const cudaError_t error = cudaEventQuery(pending_events_.front().event);
-    if (error == cudaErrorNotReady) {
-      (void)cudaGetLastError();
-      return false;
-    }
-    // An op that failed on the device is reported here, after the fact.
-    PAGODA_RETURN_IF_ERROR(FinishCall("an op before the event", "cudaEventQuery", error));
-    free_events_.push_back(pending_events_.front().event);
-    pending_events_.pop_front();
-  }
-  return true;
+  // An op that failed on the device is reported here, after the fact.
+  absl::StatusOr<bool> reached = progress_->Reached(event);
+  if (!reached.ok()) return Finish("event_passed", reached.status());
+  return reached;
 }
 
 // ---- Graphs.
@@ -438,6 +378,11 @@ absl::Status CudaBackend::PrepareAttention(const AttentionBatch& batch) {
   PAGODA_RETURN_IF_ERROR(Validate(batch));
   if (context_.recording) return NotWhileRecordingError("PrepareAttention");
   return Finish("prepare_attention", attention_->Prepare(batch));
+}
+
+uint32_t CudaBackend::AttentionVariant() const {
+  const AttentionRunner::Launches launches = attention_->launches();
+  return (launches.decode ? 1u : 0u) | (launches.prefill ? 2u : 0u);
 }
 
 absl::Status CudaBackend::RopeKvWrite(const RopeKvWriteParams& params) {

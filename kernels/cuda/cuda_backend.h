@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <cuda_runtime_api.h>
-#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/sample/sampler.h"
 #include "kernels/cuda/step_clock.h"
+#include "kernels/cuda/stream_progress.h"
 #include "kernels/cuda/weight_uploader.h"
 
 namespace pagoda::kernels::cuda {
@@ -77,6 +77,7 @@ class CudaBackend : public Backend {
   absl::Status GroupedLinear(const GroupedLinearParams& params) override;
   absl::Status CombineExperts(const CombineExpertsParams& params) override;
   absl::Status PrepareAttention(const AttentionBatch& batch) override;
+  uint32_t AttentionVariant() const override;
   absl::Status RopeKvWrite(const RopeKvWriteParams& params) override;
   absl::Status PagedAttention(const PagedAttentionParams& params) override;
   absl::Status AdjustLogits(const AdjustLogitsParams& params) override;
@@ -93,10 +94,6 @@ class CudaBackend : public Backend {
     AttentionRunner::Launches launches;
     bool has_attention = false;
   };
-  struct PendingEvent {
-    uint64_t id = 0;
-    cudaEvent_t event = nullptr;
-  };
 
   CudaBackend() = default;
   absl::Status Open(const BackendOptions& options);
@@ -112,15 +109,12 @@ class CudaBackend : public Backend {
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<AttentionRunner> attention_;
   std::unique_ptr<WeightUploader> uploader_;
+  std::unique_ptr<StreamProgress> progress_;
   std::unique_ptr<StepClock> step_clock_;  // null unless asked for
   // Memory of AllocateHost that is alive, by address. Shared with the buffers, which may be freed
   // last.
   std::shared_ptr<std::map<const char*, size_t>> pinned_ =
       std::make_shared<std::map<const char*, size_t>>();
-  // Recorded and not yet seen to pass, in order; ids below the first have passed.
-  std::deque<PendingEvent> pending_events_;
-  std::vector<cudaEvent_t> free_events_;
-  uint64_t next_event_id_ = 1;
   std::vector<Graph> graphs_;
   bool recorded_attention_ = false;
 };

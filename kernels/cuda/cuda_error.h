@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "kernels/cuda/device_error.h"
 
 namespace pagoda::kernels::cuda {
 
@@ -16,17 +17,6 @@ absl::Status CublasStatus(cublasStatus_t error, absl::string_view call, absl::st
 // A failure of the device as the caller of the backend sees it: its op and device are named. The
 // context is lost: the worker must end.
 absl::Status AtPlace(const absl::Status& status, absl::string_view op, absl::string_view device);
-
-// Reasons for which a device cannot be opened; each says what to do.
-absl::Status NoDriverError();
-absl::Status DriverTooOldError(int driver_version, int needed_version);
-absl::Status NoDeviceError(absl::string_view visible_devices);
-absl::Status NoSuchDeviceError(int device_index, int num_devices);
-absl::Status UnsupportedDeviceError(absl::string_view name, int major, int minor);
-absl::Status DeviceOutOfMemoryError(absl::string_view purpose,
-                                    uint64_t wanted_bytes,
-                                    uint64_t free_bytes,
-                                    uint64_t total_bytes);
 
 // A combination that no kernel of the module covers.
 absl::Status UnsupportedError(absl::string_view op, absl::string_view what);

@@ -14,7 +14,7 @@
 namespace pagoda::kernels::cuda {
 
 // The only list of what the attention kernels are built for: two types of activations and KV, five
-// sizes of a head. kernels/cuda/attention/instantiations has one file for each pair.
+// sizes of a head. kernels/cuda/attention/instantiations has one file for each type.
 template <typename T>
 inline constexpr DType kDTypeOf = DType::kFloat32;
 template <>

@@ -32,6 +32,9 @@ constexpr int kAddressTaken = 6;
 constexpr int kNoModule = 7;
 constexpr int kNoDriver = 8;
 
+// A module without CUDA, for a machine that PAGODA_FAKE_DRIVER describes.
+constexpr char kFakeModuleDir[] = PAGODA_FAKE_MODULE_DIR;
+
 // Lines that do not only tell progress.
 std::vector<std::string> Complaints(const CommandResult& result) {
   std::vector<std::string> lines;
@@ -98,6 +101,46 @@ TEST_F(Startup, CudaWithoutModuleOrDriver) {
     EXPECT_THAT(none.err, HasSubstr("device cuda needs the module pagoda_cuda.so"));
   }
   EXPECT_FALSE(fs::exists(dir_ + "/s"));
+}
+
+// Every reason for which a GPU cannot be used has its line and its exit code.
+TEST_F(Startup, EachFaultOfADeviceHasItsExitCode) {
+  struct Case {
+    const char* driver;
+    int exit_code;
+    const char* text;
+  };
+  constexpr Case kCases[] = {
+      {"cuda=0,devices=0", kNoDriver, "no NVIDIA driver was found"},
+      {"cuda=12080", 9, "the NVIDIA driver supports CUDA 12.8, but this build needs CUDA 13.0"},
+      {"devices=0", 4, "the NVIDIA driver sees no GPU"},
+      {"devices=1", 4, "GPU 1 does not exist: the driver shows 1, numbered from 0"},
+      {"devices=2,capability=80", 10, "compute capability 8.0"},
+      {"devices=2,free_mib=100", 11, "could not be had: 104857600 of"},
+  };
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(c.driver);
+    setenv("PAGODA_FAKE_DRIVER", c.driver, 1);
+    const CommandResult result = ServeAndFail({model_.path(),
+                                               AddressFlag(),
+                                               "--device=cuda",
+                                               "--device-index=1",
+                                               "--dtype=bfloat16",
+                                               absl::StrCat("--backend-dir=", kFakeModuleDir)});
+    EXPECT_EQ(result.exit_code, c.exit_code) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(c.text));
+    EXPECT_LE(Complaints(result).size(), 1u) << result.err;
+  }
+  unsetenv("PAGODA_FAKE_DRIVER");
+  setenv("PAGODA_FAKE_ABI", "1", 1);
+  const CommandResult result = ServeAndFail({model_.path(),
+                                             AddressFlag(),
+                                             "--device=cuda",
+                                             "--dtype=bfloat16",
+                                             absl::StrCat("--backend-dir=", kFakeModuleDir)});
+  unsetenv("PAGODA_FAKE_ABI");
+  EXPECT_EQ(result.exit_code, kNoModule) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("was built for another version of pagoda"));
 }
 
 TEST_F(Startup, MissingModelDirectory) {

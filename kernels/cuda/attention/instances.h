@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "kernels/cuda/attention/attention.h"
 
-// One specialisation a type and head size, each defined in a file of instantiations/.
+// One specialisation a type and head size, defined in instantiations/.
 
 namespace pagoda::kernels::cuda {
 

@@ -7,14 +7,9 @@ set(PAGODA_CUDA_ATTENTION_SOURCES
     kernels/cuda/attention/prefill.cc
     kernels/cuda/attention/rope_kv_write.cu
     kernels/cuda/attention/tensor_map.cc)
+# A file of its own for each type and size would spend most of its time in headers.
 foreach(type bf16 fp16)
-  foreach(head_dim 64 80 96 128 256)
-    list(APPEND PAGODA_CUDA_ATTENTION_SOURCES
-         kernels/cuda/attention/instantiations/decode_${type}_${head_dim}.cu
-         kernels/cuda/attention/instantiations/prefill_mma_${type}_${head_dim}.cu)
-  endforeach()
-  foreach(head_dim 64 128 256)
-    list(APPEND PAGODA_CUDA_ATTENTION_SOURCES
-         kernels/cuda/attention/instantiations/prefill_wgmma_${type}_${head_dim}.cu)
+  foreach(kernel decode prefill_mma prefill_wgmma)
+    list(APPEND PAGODA_CUDA_ATTENTION_SOURCES kernels/cuda/attention/instantiations/${kernel}_${type}.cu)
   endforeach()
 endforeach()

@@ -11,6 +11,7 @@ namespace pagoda::daemon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
@@ -91,12 +92,12 @@ TEST_F(MemoryPlanTest, AGpuPoolShrinksToWhatIsFreeAndSaysSo) {
   EXPECT_LE(sum, 3 * kGiB);
   EXPECT_GT(sum, 3 * kGiB - kMiB);
   EXPECT_THAT(absl::StrJoin(plan->ToLines(), "\n"),
-              HasSubstr("--kv-cache-memory asks for 64.0 GiB, of which 2.0 GiB fit"));
+              HasSubstr("--kv-cache-memory asks for 64.0 GiB, of which 3.0 GiB fit"));
   // Not even a block.
-  hello_.set_free_memory_bytes(16 * kMiB);
+  hello_.set_free_memory_bytes(kMiB);
   const absl::Status none = Plan().status();
   EXPECT_EQ(DeviceFaultOf(none), DeviceFault::kNoMemory);
-  EXPECT_THAT(std::string(none.message()), HasSubstr("more than the 16.0 MiB that are free"));
+  EXPECT_THAT(std::string(none.message()), HasSubstr("more than the 1.0 MiB that are free"));
 }
 
 TEST_F(MemoryPlanTest, WhatDoesNotFitIsRefusedWithSizesAndFlags) {
@@ -112,6 +113,26 @@ TEST_F(MemoryPlanTest, WhatDoesNotFitIsRefusedWithSizesAndFlags) {
   EXPECT_THAT(std::string(no_room.message()), HasSubstr("KV cache 5.0 GiB"));
   EXPECT_THAT(std::string(no_room.message()), HasSubstr("more than the 4.0 GiB that are free"));
   EXPECT_THAT(std::string(no_room.message()), HasSubstr("--kv-cache-memory"));
+}
+
+TEST_F(MemoryPlanTest, SaysWhatWasMeasuredAndThatThePoolIsSmaller) {
+  config_.mutable_worker()->set_device("cuda");
+  const auto plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  internal::v1::ModelReady ready;
+  ready.set_weight_bytes(kGiB);
+  ready.set_activation_bytes(256 * kMiB);
+  ready.set_taken_bytes(kGiB + 640 * kMiB);
+  ready.set_kept_free_bytes(200 * kMiB);
+  ready.set_kv_bytes(64 * kMiB);
+  ready.set_num_kv_blocks(static_cast<uint32_t>(plan->kv.num_blocks));
+  const std::string fits = MeasuredMemoryLine(*plan, ready);
+  EXPECT_THAT(fits, HasSubstr("other buffers and kernels 384.0 MiB"));
+  EXPECT_THAT(fits, HasSubstr("kept free for graphs 200.0 MiB; KV cache 64.0 MiB: 4096 blocks"));
+  EXPECT_THAT(fits, Not(HasSubstr("planned")));
+  ready.set_num_kv_blocks(4000);
+  EXPECT_THAT(MeasuredMemoryLine(*plan, ready),
+              HasSubstr("4000 blocks of 4096 planned, as that is what fits"));
 }
 
 TEST(FormatBytesTest, PicksAUnit) {

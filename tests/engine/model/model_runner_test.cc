@@ -144,10 +144,32 @@ TEST_F(ModelRunnerTest, ASizeIsRecordedOnceWhenItComesForTheSecondTime) {
   const auto driver = Open({.graphs = true});
   std::vector<DrivenSequence> sequences = {
       {.prompt = {1, 2, 3}, .max_tokens = 8, .sampling = GreedySampling()}};
+  // Loading measures one.
+  const int num_graphs = driver->graph_backend().num_graphs();
+  const int num_launches = driver->graph_backend().num_launches();
+  EXPECT_EQ(num_graphs, 1);
   ASSERT_TRUE(driver->Run(sequences).ok());
-  EXPECT_EQ(driver->graph_backend().num_graphs(), 1);
+  EXPECT_EQ(driver->graph_backend().num_graphs(), num_graphs + 1);
   // Of seven steps after the prompt's.
-  EXPECT_EQ(driver->graph_backend().num_launches(), 6);
+  EXPECT_EQ(driver->graph_backend().num_launches(), num_launches + 6);
+}
+
+TEST_F(ModelRunnerTest, StepsWithPromptsAreRecordedUpToABudget) {
+  const auto driver = Open({.graphs = true, .max_num_batched_tokens = 512});
+  const auto num_new_graphs = [&](size_t prompt_size) {
+    const int before = driver->graph_backend().num_graphs();
+    for (uint32_t seed : {1u, 2u}) {
+      std::vector<DrivenSequence> sequences = {{.prompt = PseudoPrompt(seed, prompt_size),
+                                                .max_tokens = 1,
+                                                .sampling = GreedySampling()}};
+      EXPECT_TRUE(driver->Run(sequences).ok());
+    }
+    return driver->graph_backend().num_graphs() - before;
+  };
+  EXPECT_EQ(num_new_graphs(30), 1);
+  EXPECT_EQ(num_new_graphs(31), 0);  // of the same size
+  EXPECT_EQ(num_new_graphs(250), 1);
+  EXPECT_EQ(num_new_graphs(300), 0);
 }
 
 TEST_F(ModelRunnerTest, IdleWorkSettlesChoicesAndRecordsAgain) {
@@ -155,6 +177,7 @@ TEST_F(ModelRunnerTest, IdleWorkSettlesChoicesAndRecordsAgain) {
   const std::vector<DrivenSequence> plain = {
       {.prompt = {1, 2, 3}, .max_tokens = 8, .sampling = GreedySampling()}};
   std::vector<DrivenSequence> before = plain, after = plain;
+  const int num_graphs = driver->graph_backend().num_graphs();
   EXPECT_FALSE(*driver->executor().DoIdleWork());
   ASSERT_TRUE(driver->Run(before).ok());
   EXPECT_FALSE(*driver->executor().DoIdleWork());
@@ -164,7 +187,8 @@ TEST_F(ModelRunnerTest, IdleWorkSettlesChoicesAndRecordsAgain) {
   EXPECT_FALSE(*driver->executor().DoIdleWork());
   ASSERT_TRUE(driver->Run(after).ok());
   EXPECT_EQ(after[0].tokens, before[0].tokens);
-  EXPECT_EQ(driver->graph_backend().num_graphs(), 2);
+  // The decode step's twice, and the prompt's, which came for the second time.
+  EXPECT_EQ(driver->graph_backend().num_graphs(), num_graphs + 3);
 }
 
 // A preempted sequence comes back with what it had as known tokens.

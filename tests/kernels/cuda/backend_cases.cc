@@ -169,7 +169,8 @@ absl::Status Fault(CudaBackend& backend) {
   std::printf("     %s\n", message.c_str());
   return ExpectTrue(status.code() == absl::StatusCode::kInternal &&
                         absl::StrContains(message, "cudaErrorIllegalAddress") &&
-                        absl::StrContains(message, "cudaEvent") &&
+                        (absl::StrContains(message, "cudaStreamQuery") ||
+                         absl::StrContains(message, "cudaLaunchKernel")) &&
                         absl::StrContains(message, backend.context().label),
                     "the fault's message");
 }

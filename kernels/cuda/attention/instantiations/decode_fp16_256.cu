@@ -1,7 +1,0 @@
-#include "kernels/cuda/attention/decode_launch.cuh"
-
-namespace pagoda::kernels::cuda {
-
-template absl::Status LaunchDecodeInstance<__half, 256>(const AttentionLaunch&, cudaStream_t);
-
-}  // namespace pagoda::kernels::cuda

@@ -1,0 +1,16 @@
+#include "kernels/cuda/attention/prefill_mma_launch.cuh"
+
+namespace pagoda::kernels::cuda {
+
+template absl::Status LaunchPrefillMmaInstance<__nv_bfloat16, 64>(const AttentionLaunch&,
+                                                                  cudaStream_t);
+template absl::Status LaunchPrefillMmaInstance<__nv_bfloat16, 80>(const AttentionLaunch&,
+                                                                  cudaStream_t);
+template absl::Status LaunchPrefillMmaInstance<__nv_bfloat16, 96>(const AttentionLaunch&,
+                                                                  cudaStream_t);
+template absl::Status LaunchPrefillMmaInstance<__nv_bfloat16, 128>(const AttentionLaunch&,
+                                                                   cudaStream_t);
+template absl::Status LaunchPrefillMmaInstance<__nv_bfloat16, 256>(const AttentionLaunch&,
+                                                                   cudaStream_t);
+
+}  // namespace pagoda::kernels::cuda

@@ -1,7 +1,0 @@
-#include "kernels/cuda/attention/prefill_mma_launch.cuh"
-
-namespace pagoda::kernels::cuda {
-
-template absl::Status LaunchPrefillMmaInstance<__nv_bfloat16, 128>(const AttentionLaunch&, cudaStream_t);
-
-}  // namespace pagoda::kernels::cuda

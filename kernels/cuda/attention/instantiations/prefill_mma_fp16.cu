@@ -1,0 +1,11 @@
+#include "kernels/cuda/attention/prefill_mma_launch.cuh"
+
+namespace pagoda::kernels::cuda {
+
+template absl::Status LaunchPrefillMmaInstance<__half, 64>(const AttentionLaunch&, cudaStream_t);
+template absl::Status LaunchPrefillMmaInstance<__half, 80>(const AttentionLaunch&, cudaStream_t);
+template absl::Status LaunchPrefillMmaInstance<__half, 96>(const AttentionLaunch&, cudaStream_t);
+template absl::Status LaunchPrefillMmaInstance<__half, 128>(const AttentionLaunch&, cudaStream_t);
+template absl::Status LaunchPrefillMmaInstance<__half, 256>(const AttentionLaunch&, cudaStream_t);
+
+}  // namespace pagoda::kernels::cuda

@@ -1,7 +1,0 @@
-#include "kernels/cuda/attention/prefill_mma_launch.cuh"
-
-namespace pagoda::kernels::cuda {
-
-template absl::Status LaunchPrefillMmaInstance<__half, 128>(const AttentionLaunch&, cudaStream_t);
-
-}  // namespace pagoda::kernels::cuda
