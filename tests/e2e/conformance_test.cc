@@ -43,8 +43,11 @@ struct Setting {
   double RelativeTolerance() const { return dtype == "float32" ? 1e-4 : 2e-2; }
   // golden.json has only the three most probable ids of a prompt's positions. Their
   // log-probabilities are about half of the average in size, so that the same error is a larger
-  // share of them.
-  double TopRelativeTolerance() const { return dtype == "float32" ? 1e-4 : 3e-2; }
+  // share of them; where activations are rounded too (on cuda), it is larger.
+  double TopRelativeTolerance() const {
+    if (dtype == "float32") return 1e-4;
+    return DeviceUnderTest() == "cuda" ? 5e-2 : 3e-2;
+  }
   double MarginFloor() const { return dtype == "float32" ? 0.05 : 0.3; }
 };
 
@@ -299,7 +302,9 @@ void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_
   const json golden = json::parse(std::ifstream(model_dir + "/golden.json"));
   const bool is_cuda = DeviceUnderTest() == "cuda";
   const int64_t kv_bytes_per_token = KvBytesPerToken(config, is_cuda ? 2 : 4);
-  Setting setting{is_cuda ? "bfloat16" : "float32", budget_tokens, block_size, true};
+  // Of mixtures as in CheckModel.
+  const char* const cuda_dtype = IsMixtureOfExperts(model_dir) ? "float16" : "bfloat16";
+  Setting setting{is_cuda ? cuda_dtype : "float32", budget_tokens, block_size, true};
   std::vector<std::string> flags = setting.Flags();
   flags.push_back("--max-model-len=256");
   std::vector<uint32_t> prompt = golden["cases"][2]["prompt"];
