@@ -156,20 +156,23 @@ TEST_F(ModelRunnerTest, ASizeIsRecordedOnceWhenItComesForTheSecondTime) {
 
 TEST_F(ModelRunnerTest, StepsWithPromptsAreRecordedUpToABudget) {
   const auto driver = Open({.graphs = true, .max_num_batched_tokens = 512});
-  const auto num_new_graphs = [&](size_t prompt_size) {
+  const auto num_new_graphs = [&](size_t num_prompts, size_t prompt_size) {
     const int before = driver->graph_backend().num_graphs();
     for (uint32_t seed : {1u, 2u}) {
-      std::vector<DrivenSequence> sequences = {{.prompt = PseudoPrompt(seed, prompt_size),
-                                                .max_tokens = 1,
-                                                .sampling = GreedySampling()}};
+      std::vector<DrivenSequence> sequences;
+      for (uint32_t i = 0; i < num_prompts; ++i) {
+        sequences.push_back({.prompt = PseudoPrompt(10 * seed + i, prompt_size),
+                             .max_tokens = 1,
+                             .sampling = GreedySampling()});
+      }
       EXPECT_TRUE(driver->Run(sequences).ok());
     }
     return driver->graph_backend().num_graphs() - before;
   };
-  EXPECT_EQ(num_new_graphs(30), 1);
-  EXPECT_EQ(num_new_graphs(31), 0);  // of the same size
-  EXPECT_EQ(num_new_graphs(250), 1);
-  EXPECT_EQ(num_new_graphs(300), 0);
+  EXPECT_EQ(num_new_graphs(1, 30), 1);
+  EXPECT_EQ(num_new_graphs(1, 31), 0);  // of the same size
+  EXPECT_EQ(num_new_graphs(2, 120), 1);
+  EXPECT_EQ(num_new_graphs(3, 100), 0);
 }
 
 TEST_F(ModelRunnerTest, IdleWorkSettlesChoicesAndRecordsAgain) {
