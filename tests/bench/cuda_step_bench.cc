@@ -146,7 +146,7 @@ class Model {
     const DecodeBatch batch(backend_, batch_size, context);
     const auto kv = Must(engine::KvPool::Allocate(
         backend_, config_, DType::kBFloat16, batch.num_blocks(), kBlockSize));
-    const auto rope = Must(engine::RopeTable::Make(backend_, config_, context));
+    const auto positions = Must(engine::PositionTables::Make(backend_, config_, context));
     const auto activations = Must(engine::Activations::Allocate(
         backend_,
         engine::PlanActivations(
@@ -163,7 +163,7 @@ class Model {
                                       .model = &config_,
                                       .weights = &weights_,
                                       .kv = &kv,
-                                      .rope = &rope,
+                                      .positions = &positions,
                                       .activations = &activations,
                                       .dtype = DType::kBFloat16,
                                       .batch = &batch.batch(),
