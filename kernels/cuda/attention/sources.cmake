@@ -3,13 +3,14 @@
 set(PAGODA_CUDA_ATTENTION_SOURCES
     kernels/cuda/attention/check.cc
     kernels/cuda/attention/decode.cc
+    # A file of its own for each type and size would spend most of its time in headers.
+    kernels/cuda/attention/instantiations/decode_bf16.cu
+    kernels/cuda/attention/instantiations/decode_fp16.cu
+    kernels/cuda/attention/instantiations/prefill_mma_bf16.cu
+    kernels/cuda/attention/instantiations/prefill_mma_fp16.cu
+    kernels/cuda/attention/instantiations/prefill_wgmma_bf16.cu
+    kernels/cuda/attention/instantiations/prefill_wgmma_fp16.cu
     kernels/cuda/attention/paged_attention_classic.cu
     kernels/cuda/attention/prefill.cc
     kernels/cuda/attention/rope_kv_write.cu
     kernels/cuda/attention/tensor_map.cc)
-# A file of its own for each type and size would spend most of its time in headers.
-foreach(type bf16 fp16)
-  foreach(kernel decode prefill_mma prefill_wgmma)
-    list(APPEND PAGODA_CUDA_ATTENTION_SOURCES kernels/cuda/attention/instantiations/${kernel}_${type}.cu)
-  endforeach()
-endforeach()
