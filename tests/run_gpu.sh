@@ -61,7 +61,7 @@ pack() (
   shapes=${PAGODA_SHAPES_DIR:-$root/../shared/shapes}
   [ -d "$shapes" ] && cp -RL "$shapes" "$folder/shapes" && chmod -R u+w "$folder/shapes"
   # The same kernels are in several executables: a dictionary as large as all of it finds them.
-  tar -C "$folder" -cf - . | xz -T1 --lzma2=preset=6,dict=128MiB >"$archive"
+  tar -C "$folder" -cf - . | xz -T1 --lzma2=preset=1,dict=128MiB >"$archive"
   bytes=$(stat -c %s "$archive")
   echo "$archive: $bytes bytes; unpacked $(du -sm "$folder" | cut -f1) MiB"
   if [ "$bytes" -gt "$max_archive_bytes" ]; then
