@@ -320,7 +320,7 @@ run_checks() {
 run_benchmarks() {
   export XDG_CACHE_HOME=$work/cache
   part bench/kernels 300 bash -c '"$bin/cuda_kernels_bench" --json="$results/kernels.json"'
-  part bench/attention 300 bash -c '"$bin/cuda_attention_bench"'
+  part bench/attention 300 bash -c 'PAGODA_BENCH_JSON=$results/attention.jsonl "$bin/cuda_attention_bench"'
   part bench/step 120 bash -c '"$bin/cuda_step_bench" --model="$bin/shapes/llama-3.1-8b" --json="$results/step.json" 1x128 64x1024 256x1024'
   part served/i 90 bash -c 'served i'
   [ ! -d "$checkpoint" ] || part served/i_checkpoint 90 bash -c 'served i_checkpoint --checkpoint="$checkpoint"'
