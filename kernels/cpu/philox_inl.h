@@ -1,4 +1,4 @@
-// Philox-4x32-10 (kernels/ops/philox.h), sixteen blocks at a time.
+// Philox-4x32 (kernels/ops/philox.h), sixteen blocks at a time.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -38,10 +38,11 @@ PAGODA_INLINE void MultiplyWide(VecU a, uint32_t m, VecU* high, VecU* low) {
 }
 
 // Lane i: the block of counter (counter_lo[i], counter_hi[i]) in 32-bit words c0 .. c3.
+template <int kRounds = 10>
 PAGODA_INLINE PhiloxVec Philox(uint64_t key, VecU c0, VecU c1, VecU c2, VecU c3) {
   uint32_t k0 = static_cast<uint32_t>(key);
   uint32_t k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     VecU high0, low0, high1, low1;
     MultiplyWide(c0, 0xD2511F53u, &high0, &low0);
     MultiplyWide(c2, 0xCD9E8D57u, &high1, &low1);

@@ -5,6 +5,7 @@
 #include "kernels/cpu/philox_inl.h"
 #include "kernels/cpu/sample_kernels.h"
 #include "kernels/cpu/simd_math.h"
+#include "kernels/ops/philox.h"
 
 namespace pagoda::kernels::cpu {
 namespace {
@@ -179,12 +180,13 @@ int32_t RaceRow(
     if ((row.block_max[b] - scale.max) * scale.inverse_temperature < least_s) continue;
     const auto first = static_cast<uint32_t>(b * kRowBlock / 4);
     VecU bits[kBlockVecs];
-    TokenBits(Philox(seed,
-                     Set1U(static_cast<uint32_t>(position)),
-                     Set1U(static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)),
-                     (VecU)LaneIndex() + first,
-                     VecU{}),
-              bits);
+    TokenBits(
+        Philox<kNoiseRounds>(seed,
+                             Set1U(static_cast<uint32_t>(position)),
+                             Set1U(static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32)),
+                             (VecU)LaneIndex() + first,
+                             VecU{}),
+        bits);
     for (int v = 0; v < kBlockVecs; ++v) {
       const VecF z = Load(row.blocks[b] + v * kLanes);
       const VecI id = Ids(b, v);

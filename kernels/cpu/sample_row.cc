@@ -251,7 +251,7 @@ int32_t RowSampler::DrawFromList(const SampleRow& row, const RowScale& scale) {
   int32_t best_id = kNonFinite;
   double best = 0;
   for (const RowToken& token : List()) {
-    const PhiloxBlock block = Philox4x32(
+    const PhiloxBlock block = Philox4x32<kNoiseRounds>(
         row.seed, static_cast<uint64_t>(row.position), static_cast<uint64_t>(token.id / 4));
     const double uniform = static_cast<double>(UniformFromBits(block.word[token.id % 4]));
     const double noisy = Scaled(token.z, scale) - std::log(-std::log(uniform));

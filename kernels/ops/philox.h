@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-// Philox-4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+// Philox-4x32: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 // Usable from host and device code.
 
 #ifdef __CUDACC__
@@ -17,15 +17,19 @@ namespace pagoda::kernels {
 // High half of the counter for random weights: apart from the sampler's, which are token ids.
 inline constexpr uint64_t kNormalStream = 0x6e6f726d616cu;
 
+// Rounds of the sampler's noise: the fewest that pass all tests of BigCrush, by that paper. Random weights have ten.
+inline constexpr int kNoiseRounds = 7;
+
 struct PhiloxBlock {
   uint32_t word[4];
 };
 
+template <int kRounds = 10>
 PAGODA_HOST_DEVICE inline PhiloxBlock Philox4x32(uint64_t key, uint64_t counter_lo, uint64_t counter_hi) {
   uint32_t c0 = static_cast<uint32_t>(counter_lo), c1 = static_cast<uint32_t>(counter_lo >> 32);
   uint32_t c2 = static_cast<uint32_t>(counter_hi), c3 = static_cast<uint32_t>(counter_hi >> 32);
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * c0;
     const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2;
     c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;

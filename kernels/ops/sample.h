@@ -45,7 +45,7 @@ struct PenaltyEntry {
 // shortest prefix whose share of what top_p left reaches typical_p. Each filter keeps at least one token. An
 // id outside the vocabulary in one of the lists is passed over; equal ids in a list of biases add up.
 //
-// Random numbers: Philox-4x32-10 with key = seed and counter = (position, token / 4), word token % 4 (kernels/ops/philox.h),
+// Random numbers: Philox-4x32-7 with key = seed and counter = (position, token / 4), word token % 4 (kernels/ops/philox.h),
 // so that any backend draws the same noise for the same token.
 struct SampleParams {
   const float* logits = nullptr;            // [rows, logits_stride]

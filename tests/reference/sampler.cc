@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-// Philox-4x32-10 after the paper, apart from the one that is tested.
+// Philox-4x32-7 after the paper, apart from the one that is tested.
 std::vector<uint32_t> Philox(uint64_t key, uint64_t counter_lo, uint64_t counter_hi) {
   std::vector<uint32_t> c = {static_cast<uint32_t>(counter_lo),
                              static_cast<uint32_t>(counter_lo >> 32),
@@ -18,7 +18,7 @@ std::vector<uint32_t> Philox(uint64_t key, uint64_t counter_lo, uint64_t counter
                              static_cast<uint32_t>(counter_hi >> 32)};
   uint32_t k0 = static_cast<uint32_t>(key);
   uint32_t k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 7; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * c[0];
     const uint64_t p1 = uint64_t{0xCD9E8D57u} * c[2];
     c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0,

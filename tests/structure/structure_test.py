@@ -27,7 +27,6 @@ LONG_FILES = {
     "engine/text/jinja/parser.cc": "one recursive-descent grammar, read top to bottom",
     "kernels/cuda/attention/decode_kernel.cuh": "one kernel; its phases share registers and shared memory",
     "kernels/cuda/attention/prefill_wgmma_kernel.cuh": "one kernel; its phases share registers and shared memory",
-    "kernels/cuda/sample/cluster_row.cuh": "one kernel over a row held by a cluster",
 }
 LIMITS = {".h": 300, ".cc": 500, ".cuh": 600, ".cu": 600}
 TEST_LIMIT = 600

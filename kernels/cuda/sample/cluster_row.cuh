@@ -1,8 +1,7 @@
 #pragma once
 
-#include <cooperative_groups.h>
-
-#include "kernels/cuda/sample/sample_device.cuh"
+#include "kernels/cuda/sample/cluster_exchange.cuh"
+#include "kernels/cuda/sample/token_list.cuh"
 
 // One row of logits in the shared memory of a cluster of eight blocks, an eighth each, and the
 // passes over it.
@@ -15,22 +14,9 @@
 
 namespace pagoda::kernels::cuda {
 
-namespace cg = cooperative_groups;
-
-inline constexpr int kClusterBlocks = 8;
-inline constexpr int kSelectThreads = 256;
-inline constexpr int kSelectWarps = kSelectThreads / 32;
 // Tokens that one block sorts at the end of a search; also the most top entries.
 inline constexpr int kListCapacity = 512;
-inline constexpr int kNumPivots = 4;
 
-// Part of the order that is in play: value above this one's, or equal and id at most this one's.
-struct Cutoff {
-  float value;
-  int32_t id;
-
-  __device__ bool Keeps(float v, int32_t i) const { return v > value || (v == value && i <= id); }
-};
 __device__ __forceinline__ Cutoff AllTokens() { return {-INFINITY, INT32_MAX}; }
 __device__ __forceinline__ Cutoff AllFinite() { return {-FLT_MAX, INT32_MAX}; }
 
@@ -40,28 +26,8 @@ enum class Order {
   kTypical,  // distance of the scaled logit from the mean, smallest first
 };
 
-// Up to kNumPivots numbers of tokens and weights: partial sums of a thread, then sums over the
-// cluster.
-struct Tally {
-  uint32_t count[kNumPivots];
-  double mass[kNumPivots];
-};
-
-// What one block shows the others. Two alternate, so that one barrier an exchange is enough: a
-// block writes one again only after the barrier that follows the others' reads.
-struct BlockExchange {
-  Tally tally;
-  unsigned long long key;
-  Cutoff cutoff;
-};
-
 struct SelectShared {
-  BlockExchange exchange[2];
-  Tally warp_tally[kSelectWarps];
-  Tally sum;
-  unsigned long long key_scratch[32];
-  unsigned long long key;
-  uint32_t num_finite;
+  ExchangeShared exchange;
   uint64_t load_barrier;
   uint32_t list_size;  // of block 0; zero but between a gathering and its reader
   uint32_t block_best;
@@ -78,7 +44,8 @@ class ClusterRow {
         size_(max(0, min(chunk, vocab_size - first_id_))),
         z_(reinterpret_cast<float*>(shared)),
         list_(reinterpret_cast<unsigned long long*>(shared + size_t{4} * chunk)),
-        s_(*reinterpret_cast<SelectShared*>(shared + size_t{4} * chunk + ListBytes(chunk))) {
+        s_(*reinterpret_cast<SelectShared*>(shared + size_t{4} * chunk + ListBytes(chunk))),
+        exchange_(s_.exchange) {
     if (threadIdx.x == 0) {
       s_.list_size = 0;
       BarrierInit(&s_.load_barrier, 1);
@@ -178,22 +145,25 @@ class ClusterRow {
         }
       }
     });
-    return ClusterMaxKey(has_nan ? kNanKey : id < 0 ? kNoKey : SortKey(value, id), count);
+    return exchange_.MaxKey(has_nan ? kNanKey : id < 0 ? kNoKey : SortKey(value, id), count);
   }
   // What Largest counted, until the next exchange of keys.
-  __device__ uint32_t num_finite() const { return s_.num_finite; }
+  __device__ uint32_t num_finite() const { return exchange_.count(); }
 
-  // The next row that is not drawn in one pass; p.rows when there is none left. Clusters take rows
+  // The next row of SampleRoute::kSelect; p.rows when there is none left. Clusters take rows
   // as they come to them: not all of them are on the device at once where others' blocks wait too.
   __device__ int64_t NextRow(const SampleParams& p, SelectQueue* queue) {
-    BlockExchange& mine = NextExchange();
+    BlockExchange& mine = exchange_.Next();
     if (IsLeader() && threadIdx.x == 0) {
       uint32_t row = atomicAdd(&queue->next_row, 1u);
-      while (row < p.rows && IsStreamRow(p.row_params[row])) row = atomicAdd(&queue->next_row, 1u);
+      while (row < p.rows &&
+             RouteOf(p.row_params[row], row, p.vocab_size) != SampleRoute::kSelect) {
+        row = atomicAdd(&queue->next_row, 1u);
+      }
       mine.key = row;
     }
     cluster_.sync();
-    const auto row = static_cast<int64_t>(cluster_.map_shared_rank(&s_.exchange[parity_], 0)->key);
+    const auto row = static_cast<int64_t>(exchange_.OfLeader().key);
     return row < p.rows ? row : p.rows;
   }
   // When NextRow gave none: the last cluster leaves the queue as it was.
@@ -208,25 +178,20 @@ class ClusterRow {
   // ---- What is in play. SetScale comes first: all finite tokens.
 
   __device__ void SetScale(float largest, float temperature) {
-    largest_ = largest;
-    // As good as zero, and its inverse is finite.
-    temperature_ = fmaxf(temperature, 1e-30f);
-    scale_log2_ = kLog2E / temperature_;
+    scale_ = MakeRowScale(largest, temperature);
     in_play_ = AllFinite();
     has_typical_ = false;
   }
   __device__ void SetInPlay(Cutoff cutoff) { in_play_ = cutoff; }
 
-  __device__ float Scaled(float z) const { return (z - largest_) / temperature_; }
-  // exp of the scaled logit.
-  __device__ float Weight(float z) const { return Exp2Approx((z - largest_) * scale_log2_); }
+  __device__ const RowScale& scale() const { return scale_; }
 
   __device__ uint32_t CountInPlay() {
     uint32_t count = 0;
     ForInPlay([&](float, int32_t) { ++count; });
     Tally tally = {};
     tally.count[0] = count;
-    ClusterSum<1, true, false>(&tally);
+    exchange_.Sum<1, true, false>(&tally);
     return tally.count[0];
   }
 
@@ -237,14 +202,14 @@ class ClusterRow {
   __device__ Mass MassInPlay() {
     float total = 0.0f, weighted = 0.0f;
     ForInPlay([&](float z, int32_t) {
-      const float w = Weight(z);
+      const float w = scale_.Weight(z);
       total += w;
-      if (w > 0.0f) weighted += w * Scaled(z);  // 0 * -inf is not a number
+      if (w > 0.0f) weighted += w * scale_.Scaled(z);  // 0 * -inf is not a number
     });
     Tally tally = {};
     tally.mass[0] = total;
     tally.mass[1] = weighted;
-    ClusterSum<2, false, true>(&tally);
+    exchange_.Sum<2, false, true>(&tally);
     return {tally.mass[0], tally.mass[1]};
   }
 
@@ -266,12 +231,12 @@ class ClusterRow {
     Bracket b = {kOrder == Order::kLogit ? in_play_.value : -INFINITY, INFINITY, count, 0, 0.0};
     bool reached = false;  // by a pivot
     for (int round = 0; b.count_low - b.count_high > kListCapacity; ++round) {
-      float pivots[kNumPivots];
+      float pivots[kMaxSums];
       if (!ChoosePivots<kOrder>(round, reached, b.low, b.high, &pivots)) break;
       const Tally tally = TallyPivots<kOrder, kMass>(pivots);
       bool passed = false;
 #pragma unroll
-      for (int j = 0; j < kNumPivots; ++j) {
+      for (int j = 0; j < kMaxSums; ++j) {
         const double measure = kMass ? tally.mass[j] : static_cast<double>(tally.count[j]);
         if (passed || pivots[j] >= b.high) continue;
         // Whatever rounding says, all that is in play reaches target.
@@ -299,21 +264,22 @@ class ClusterRow {
       return CutTies<kOrder, kMass>(b.low, b.count_low - b.count_high, target - b.measure_high);
     }
     const int size = GatherSorted<kOrder>(b.low, b.high);
-    BlockExchange& mine = NextExchange();
+    BlockExchange& mine = exchange_.Next();
     if (IsLeader() && threadIdx.x < 32) {
       const double rest = target - b.measure_high;
       // Empty only if rounding left a little of target beyond the last token: then all stay.
       Cutoff cutoff = kOrder == Order::kLogit ? in_play_ : AllTokens();
       if (size > 0) {
         const int cut =
-            kMass ? FirstReaching(size, rest, [&](int i) { return ValueOf(KeyId(list_[i])); })
-                  : max(0, min(size, static_cast<int>(rest)) - 1);
+            kMass
+                ? FirstReaching(scale_, size, rest, [&](int i) { return ValueOf(KeyId(list_[i])); })
+                : max(0, min(size, static_cast<int>(rest)) - 1);
         cutoff = {KeyValue(list_[cut]), KeyId(list_[cut])};
       }
       if (threadIdx.x == 0) mine.cutoff = cutoff;
     }
     cluster_.sync();
-    return cluster_.map_shared_rank(&s_.exchange[parity_], 0)->cutoff;
+    return exchange_.OfLeader().cutoff;
   }
 
   // Keeps the shortest prefix that reaches target.
@@ -357,37 +323,12 @@ class ClusterRow {
   }
   __device__ const unsigned long long* list() const { return list_; }
 
-  // By one warp of block 0: index in the list of `size` with which the weights of its prefix reach
-  // target.
-  template <typename ValueFn>
-  __device__ int FirstReaching(int size, double target, ValueFn&& value) const {
-    const int lane = threadIdx.x & 31;
-    const int per_lane = (size + 31) / 32;
-    const int begin = min(size, lane * per_lane);
-    const int end = min(size, begin + per_lane);
-    double own = 0.0;
-    for (int i = begin; i < end; ++i) own += Weight(value(i));
-    double through = own;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset <<= 1) {
-      const double other = __shfl_up_sync(kFullWarp, through, offset);
-      if (lane >= offset) through += other;
-    }
-    const unsigned reaching = __ballot_sync(kFullWarp, begin < end && through >= target);
-    if (reaching == 0) return size - 1;
-    int cut = begin;
-    for (double sum = through - own; cut < end - 1; ++cut) {
-      sum += Weight(value(cut));
-      if (sum >= target) break;
-    }
-    return __shfl_sync(kFullWarp, cut, __ffs(static_cast<int>(reaching)) - 1);
-  }
-
   // Key of the token in play with the largest noisy value.
   __device__ unsigned long long DrawNoisy(const SampleRow& row) {
     if (threadIdx.x == 0) s_.block_best = OrderedBits(-INFINITY);
     __syncthreads();
-    const NoiseParams noise = {row.seed, row.position, temperature_, largest_, scale_log2_};
+    const NoiseParams noise = {
+        row.seed, row.position, scale_.temperature, scale_.largest, scale_.log2};
     NoisyBest best;
     ForGroups(in_play_.value, [&](const float(&z)[kGroup], int32_t first) {
       float kept[kGroup];
@@ -396,18 +337,15 @@ class ClusterRow {
       const float bound = PruningBound(&s_.block_best);
       MeetGroup(kept, first / kGroup, GroupMax(kept), noise, bound, &s_.block_best, &best);
     });
-    return ClusterMaxKey(best.Key());
+    return exchange_.MaxKey(best.Key());
   }
 
-  // Largest key of the block, for block 0's work on its list. Called by all threads of one block.
-  __device__ unsigned long long BlockMax(unsigned long long key) {
-    __syncthreads();
-    return BlockMaxKey(key, s_.key_scratch);
-  }
+  // For DrawFromList in block 0.
+  __device__ unsigned long long* key_scratch() { return s_.exchange.key_scratch; }
 
   // Block 0's value of `key` for every block.
   __device__ unsigned long long FromLeader(unsigned long long key) {
-    return ClusterMaxKey(IsLeader() ? key : kNoKey);
+    return exchange_.MaxKey(IsLeader() ? key : kNoKey);
   }
 
   // ---- Scoring.
@@ -429,13 +367,13 @@ class ClusterRow {
     });
     Tally tally = {};
     tally.count[0] = count;
-    ClusterSum<1, true, false>(&tally);
+    exchange_.Sum<1, true, false>(&tally);
     return tally.count[0];
   }
 
  private:
   __device__ int num_groups() const { return (size_ + kGroup - 1) / kGroup; }
-  __device__ float TypicalScore(float z) const { return -fabsf(Scaled(z) - mean_); }
+  __device__ float TypicalScore(float z) const { return -fabsf(scale_.Scaled(z) - mean_); }
   template <Order kOrder>
   __device__ float Score(float z) const {
     return kOrder == Order::kLogit ? z : TypicalScore(z);
@@ -481,108 +419,17 @@ class ClusterRow {
     }
   }
 
-  __device__ BlockExchange& NextExchange() {
-    parity_ ^= 1;
-    return s_.exchange[parity_];
-  }
-
-  // Largest key of the cluster; num_finite becomes the sum of the counts.
-  __device__ unsigned long long ClusterMaxKey(unsigned long long key, uint32_t count = 0) {
-    const int lane = threadIdx.x & 31;
-    const int warp = threadIdx.x >> 5;
-    count = __reduce_add_sync(kFullWarp, count);
-    if (lane == 0) s_.warp_tally[warp].count[0] = count;
-    key = BlockMax(key);
-    BlockExchange& mine = NextExchange();
-    if (warp == 0) {
-      count = __reduce_add_sync(kFullWarp, lane < kSelectWarps ? s_.warp_tally[lane].count[0] : 0);
-      if (lane == 0) {
-        mine.key = key;
-        mine.tally.count[0] = count;
-      }
-    }
-    cluster_.sync();
-    if (warp == 0) {
-      const bool holds = lane < kClusterBlocks;
-      const BlockExchange& theirs = *cluster_.map_shared_rank(&mine, holds ? lane : 0);
-      key = WarpMaxKey(holds ? theirs.key : kNoKey);
-      count = __reduce_add_sync(kFullWarp, holds ? theirs.tally.count[0] : 0);
-      if (lane == 0) {
-        s_.key = key;
-        s_.num_finite = count;
-      }
-    }
-    __syncthreads();
-    return s_.key;
-  }
-
-  // Adds up the first kNum counts or masses over the cluster. Each thread comes with its own and
-  // leaves with the sums.
-  template <int kNum, bool kCounts, bool kMasses>
-  __device__ void ClusterSum(Tally* tally) {
-    const int lane = threadIdx.x & 31;
-    const int warp = threadIdx.x >> 5;
-#pragma unroll
-    for (int j = 0; j < kNum; ++j) {
-      if (kCounts) tally->count[j] = __reduce_add_sync(kFullWarp, tally->count[j]);
-      if (kMasses) tally->mass[j] = WarpSumDouble(tally->mass[j]);
-      if (lane == 0) {
-        if (kCounts) s_.warp_tally[warp].count[j] = tally->count[j];
-        if (kMasses) s_.warp_tally[warp].mass[j] = tally->mass[j];
-      }
-    }
-    __syncthreads();
-    // Warp j adds number j of the block's warps, then of the cluster's blocks.
-    BlockExchange& mine = NextExchange();
-    if (warp < kNum) {
-      const bool holds = lane < kSelectWarps;
-      const uint32_t count =
-          kCounts ? __reduce_add_sync(kFullWarp, holds ? s_.warp_tally[lane].count[warp] : 0) : 0;
-      const double mass =
-          kMasses ? WarpSumDouble(holds ? s_.warp_tally[lane].mass[warp] : 0.0) : 0.0;
-      if (lane == 0) {
-        mine.tally.count[warp] = count;
-        mine.tally.mass[warp] = mass;
-      }
-    }
-    cluster_.sync();
-    if (warp < kNum) {
-      const bool holds = lane < kClusterBlocks;
-      const Tally& theirs = cluster_.map_shared_rank(&mine, holds ? lane : 0)->tally;
-      const uint32_t count =
-          kCounts ? __reduce_add_sync(kFullWarp, holds ? theirs.count[warp] : 0) : 0;
-      const double mass = kMasses ? WarpSumDouble(holds ? theirs.mass[warp] : 0.0) : 0.0;
-      if (lane == 0) {
-        s_.sum.count[warp] = count;
-        s_.sum.mass[warp] = mass;
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < kNum; ++j) {
-      if (kCounts) tally->count[j] = s_.sum.count[j];
-      if (kMasses) tally->mass[j] = s_.sum.mass[j];
-    }
-  }
-
-  // The same sum in every lane: additions of a butterfly commute.
-  static __device__ double WarpSumDouble(double v) {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset >>= 1) v += __shfl_xor_sync(kFullWarp, v, offset);
-    return v;
-  }
-
   // Counts, and weights if wanted, of the tokens in play at and above each of the descending
   // pivots. Those of pivots at or below in_play_ are too large.
   template <Order kOrder, bool kMass>
-  __device__ Tally TallyPivots(const float (&pivots)[kNumPivots]) {
-    uint32_t count[kNumPivots] = {};
-    float mass[kNumPivots] = {};
+  __device__ Tally TallyPivots(const float (&pivots)[kMaxSums]) {
+    uint32_t count[kMaxSums] = {};
+    float mass[kMaxSums] = {};
     const auto meet = [&](float z) {
       const float score = Score<kOrder>(z);
-      const float weight = kMass ? Weight(z) : 0.0f;
+      const float weight = kMass ? scale_.Weight(z) : 0.0f;
 #pragma unroll
-      for (int j = 0; j < kNumPivots; ++j) {
+      for (int j = 0; j < kMaxSums; ++j) {
         if (score >= pivots[j]) {
           ++count[j];
           if (kMass) mass[j] += weight;
@@ -591,28 +438,27 @@ class ClusterRow {
     };
     if constexpr (kOrder == Order::kLogit) {
       // Above in_play_ all are in play.
-      ForGroups(fmaxf(pivots[kNumPivots - 1], in_play_.value),
-                [&](const float(&z)[kGroup], int32_t) {
+      ForGroups(fmaxf(pivots[kMaxSums - 1], in_play_.value), [&](const float(&z)[kGroup], int32_t) {
 #pragma unroll
-                  for (int i = 0; i < kGroup; ++i) meet(z[i]);
-                });
+        for (int i = 0; i < kGroup; ++i) meet(z[i]);
+      });
     } else {
       ForInPlay([&](float z, int32_t) { meet(z); });
     }
     Tally tally = {};
 #pragma unroll
-    for (int j = 0; j < kNumPivots; ++j) {
+    for (int j = 0; j < kMaxSums; ++j) {
       tally.count[j] = count[j];
       tally.mass[j] = mass[j];
     }
-    ClusterSum<kNumPivots, true, kMass>(&tally);
+    exchange_.Sum<kMaxSums, true, kMass>(&tally);
     return tally;
   }
 
   // Descending pivots between low and high. False when no float is left between them.
   template <Order kOrder>
   __device__ bool ChoosePivots(
-      int round, bool reached, float low, float high, float (*pivots)[kNumPivots]) const {
+      int round, bool reached, float low, float high, float (*pivots)[kMaxSums]) const {
     // Rounds that divide values evenly; then the floats there are, which ends after 14, whatever
     // the values.
     constexpr int kLinearRounds = 6;
@@ -621,8 +467,8 @@ class ClusterRow {
     const uint32_t span = OrderedBits(high) - low_bits;
     if (span < 2 || round > kMaxRounds) return false;
     // Scores are logits, or scaled ones: one unit is a factor e of probability.
-    const float unit = kOrder == Order::kLogit ? temperature_ : 1.0f;
-    const float top = kOrder == Order::kLogit ? largest_ : 0.0f;
+    const float unit = kOrder == Order::kLogit ? scale_.temperature : 1.0f;
+    const float top = kOrder == Order::kLogit ? scale_.largest : 0.0f;
     if (round < 2 && !reached) {
       // Few tokens are near the top, and counting them is cheap; most of the probability is within
       // twenty units.
@@ -630,17 +476,16 @@ class ClusterRow {
       const float ratio = round == 0 ? 2.0f : 1.8f;
       float distance = first * unit;
 #pragma unroll
-      for (int j = 0; j < kNumPivots; ++j, distance *= ratio) (*pivots)[j] = top - distance;
+      for (int j = 0; j < kMaxSums; ++j, distance *= ratio) (*pivots)[j] = top - distance;
     } else if (round < kLinearRounds && high - low < 64.0f * unit) {
 #pragma unroll
-      for (int j = 0; j < kNumPivots; ++j) {
-        (*pivots)[j] = low + (high - low) * (static_cast<float>(kNumPivots - j) / (kNumPivots + 1));
+      for (int j = 0; j < kMaxSums; ++j) {
+        (*pivots)[j] = low + (high - low) * (static_cast<float>(kMaxSums - j) / (kMaxSums + 1));
       }
     } else {
 #pragma unroll
-      for (int j = 0; j < kNumPivots; ++j) {
-        const auto step =
-            static_cast<uint32_t>(uint64_t{span} * (kNumPivots - j) / (kNumPivots + 1));
+      for (int j = 0; j < kMaxSums; ++j) {
+        const auto step = static_cast<uint32_t>(uint64_t{span} * (kMaxSums - j) / (kMaxSums + 1));
         (*pivots)[j] = FromOrderedBits(low_bits + max(step, 1u));
       }
     }
@@ -655,10 +500,11 @@ class ClusterRow {
     if constexpr (kMass) {
       // All weigh the same; on the two sides of the mean, nearly.
       float mass = 0.0f;
-      ForInPlay([&](float z, int32_t) { mass += Score<kOrder>(z) == score ? Weight(z) : 0.0f; });
+      ForInPlay(
+          [&](float z, int32_t) { mass += Score<kOrder>(z) == score ? scale_.Weight(z) : 0.0f; });
       Tally tally = {};
       tally.mass[0] = mass;
-      ClusterSum<1, false, true>(&tally);
+      exchange_.Sum<1, false, true>(&tally);
       wanted = tally.mass[0] > 0.0 ? ceil(target / tally.mass[0] * num_ties) : num_ties;
     }
     const auto num_kept =
@@ -671,7 +517,7 @@ class ClusterRow {
       ForInPlay([&](float z, int32_t id) { count += Score<kOrder>(z) == score && id <= middle; });
       Tally tally = {};
       tally.count[0] = count;
-      ClusterSum<1, true, false>(&tally);
+      exchange_.Sum<1, true, false>(&tally);
       (tally.count[0] >= num_kept ? high : low) = middle;
     }
     return {score, high};
@@ -711,12 +557,10 @@ class ClusterRow {
   float* const z_;
   unsigned long long* const list_;
   SelectShared& s_;
-  // ---- State, equal in all threads of all blocks but for load_parity_.
-  int parity_ = 0;
+  ClusterExchange exchange_;
+  // ---- State, equal in all threads of all blocks.
   uint32_t load_parity_ = 0;
-  float largest_ = 0.0f;
-  float temperature_ = 1.0f;
-  float scale_log2_ = 1.0f;
+  RowScale scale_;
   float mean_ = 0.0f;
   bool has_typical_ = false;
   Cutoff in_play_ = {0.0f, 0};

@@ -3,6 +3,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cuda/primitives.cuh"
 #include "kernels/cuda/sample/sample_args.h"
@@ -61,10 +62,28 @@ __device__ __forceinline__ unsigned long long BlockMaxKey(unsigned long long key
   return WarpMaxKey(lane < num_warps ? scratch[lane] : kNoKey);
 }
 
+// A row's parameters, all of them under way at once.
+__device__ __forceinline__ SampleRow LoadRow(const SampleRow* row) {
+  constexpr int kWords = sizeof(SampleRow) / sizeof(uint2);
+  static_assert(sizeof(SampleRow) % sizeof(uint2) == 0 && alignof(SampleRow) == alignof(uint2));
+  uint2 words[kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words[i].x), "=r"(words[i].y)
+                 : "l"(reinterpret_cast<const uint2*>(row) + i)
+                 : "memory");
+  }
+  SampleRow loaded;
+  memcpy(&loaded, words, sizeof(loaded));
+  return loaded;
+}
+
 // ---- Noise.
 
 __device__ __forceinline__ PhiloxBlock NoiseBits(uint64_t seed, int64_t position, int32_t group) {
-  return Philox4x32(seed, static_cast<uint64_t>(position), static_cast<uint64_t>(group));
+  return Philox4x32<kNoiseRounds>(
+      seed, static_cast<uint64_t>(position), static_cast<uint64_t>(group));
 }
 
 // The accurate logf: near 1, where the largest noise is made, an approximate one has no correct
@@ -108,12 +127,14 @@ __device__ __forceinline__ float GroupMax(const float (&z)[kGroup]) {
   return both;
 }
 
-// What the exponent of a group must exceed, from the best value of the block so far, in units of
-// log 2. Smaller than it need be by room for the rounding of the fast arithmetic; -inf bounds
-// nothing.
-__device__ __forceinline__ float PruningBound(const uint32_t* block_best) {
-  const float bound = FromOrderedBits(*static_cast<const volatile uint32_t*>(block_best)) * kLog2E;
+// What the exponent of a group must exceed, from the best value so far, in units of log 2. Smaller
+// than it need be by room for the rounding of the fast arithmetic; -inf bounds nothing.
+__device__ __forceinline__ float PruningBoundOf(float best) {
+  const float bound = best * kLog2E;
   return bound - (0.02f + 4e-7f * fabsf(bound));
+}
+__device__ __forceinline__ float PruningBound(const uint32_t* block_best) {
+  return PruningBoundOf(FromOrderedBits(*static_cast<const volatile uint32_t*>(block_best)));
 }
 
 // Meets tokens 4 * group .. 4 * group + 3, whose largest logit is `largest`; those out of play have

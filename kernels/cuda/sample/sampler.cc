@@ -16,14 +16,20 @@ constexpr int64_t kMaxRows = 65536;
 
 absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(const DeviceContext& context) {
   auto sampler = std::unique_ptr<Sampler>(new Sampler(context));
-  constexpr size_t kBytes = kMaxRows * sizeof(SampleRowState) + sizeof(SelectQueue);
+  constexpr size_t kStateBytes = kMaxRows * sizeof(SampleRowState);
+  constexpr size_t kQueueBytes = 16;
+  static_assert(sizeof(SelectQueue) <= kQueueBytes);
+  constexpr size_t kMaximaBytes = kMaxTopRows * (kMaxTopVocab / kBlockTokens) * sizeof(uint32_t);
+  constexpr size_t kBytes = kStateBytes + kQueueBytes + kMaximaBytes;
   PAGODA_RETURN_IF_ERROR(CudaStatus(cudaMalloc(reinterpret_cast<void**>(&sampler->states_), kBytes),
                                     "cudaMalloc",
                                     "the state of sample"));
   PAGODA_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(sampler->states_, 0, kBytes, context.stream),
                                     "cudaMemsetAsync",
                                     "the state of sample"));
-  sampler->queue_ = reinterpret_cast<SelectQueue*>(sampler->states_ + kMaxRows);
+  char* const base = reinterpret_cast<char*>(sampler->states_);
+  sampler->queue_ = reinterpret_cast<SelectQueue*>(base + kStateBytes);
+  sampler->maxima_ = reinterpret_cast<uint32_t*>(base + kStateBytes + kQueueBytes);
   return sampler;
 }
 
@@ -38,11 +44,25 @@ absl::Status Sampler::Run(const SampleParams& params) {
                             absl::StrCat(params.rows, " rows in one call; at most ", kMaxRows));
   }
   bool any_stream = context_.recording;
+  bool any_top = context_.recording;
   bool any_select = context_.recording;
   for (int64_t i = 0; i < params.rows; ++i) {
-    (IsStreamRow(params.host_row_params[i]) ? any_stream : any_select) = true;
+    switch (RouteOf(params.host_row_params[i], i, params.vocab_size)) {
+      case SampleRoute::kStream:
+        any_stream = true;
+        break;
+      case SampleRoute::kTop:
+        any_top = true;
+        break;
+      case SampleRoute::kSelect:
+        any_select = true;
+        break;
+    }
   }
-  if (any_stream) PAGODA_RETURN_IF_ERROR(LaunchSampleStream(context_, params, states_));
+  if (any_stream || any_top) {
+    PAGODA_RETURN_IF_ERROR(LaunchSampleStream(context_, params, states_, maxima_));
+  }
+  if (any_top) PAGODA_RETURN_IF_ERROR(LaunchSampleTop(context_, params, maxima_));
   if (!any_select) return absl::OkStatus();
   if (params.vocab_size != counted_vocab_size_) {
     PAGODA_ASSIGN_OR_RETURN(num_clusters_, CountSelectClusters(context_, params.vocab_size));

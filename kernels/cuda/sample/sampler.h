@@ -11,11 +11,11 @@
 
 namespace pagoda::kernels::cuda {
 
-// The op sample. Rows that need only an argmax (greedy, temperature) are drawn by one pass over
-// their logits, whatever their neighbours ask for; the others are brought into the shared memory of
-// a cluster of blocks and read there as often as their filters need. Outside graphs a kernel that
-// no row needs is not launched; in a graph both are, so that it serves any row_params.
-// Thread-compatible.
+// The op sample. One pass over the logits draws rows that need only an argmax (greedy,
+// temperature), whatever their neighbours ask for, and finds where the tokens of rows with top_k
+// are, from which a second kernel draws. Other rows are brought into the shared memory of a cluster
+// of blocks and read there as often as their filters need. Outside graphs a kernel that no row
+// needs is not launched; in a graph all are, so that it serves any row_params. Thread-compatible.
 class Sampler {
  public:
   // `context` must outlive it.
@@ -34,15 +34,21 @@ class Sampler {
   const DeviceContext& context_;
   SampleRowState* states_ = nullptr;  // [kMaxRows], device
   SelectQueue* queue_ = nullptr;      // after them
+  uint32_t* maxima_ = nullptr;        // after it: of blocks of tokens, of kMaxTopRows rows
   // ---- State: what CountSelectClusters said last.
   int32_t counted_vocab_size_ = 0;
   int num_clusters_ = 0;
 };
 
-// Launchers of the two kernels; each skips the rows that are the other's.
+// Launchers of the three kernels; each skips the rows that are another's. `maxima` of a row are the
+// OrderedBits of its blocks' largest logits.
 absl::Status LaunchSampleStream(const DeviceContext& context,
                                 const SampleParams& params,
-                                SampleRowState* states);
+                                SampleRowState* states,
+                                uint32_t* maxima);
+absl::Status LaunchSampleTop(const DeviceContext& context,
+                             const SampleParams& params,
+                             const uint32_t* maxima);
 absl::Status LaunchSampleSelect(const DeviceContext& context,
                                 const SampleParams& params,
                                 int num_clusters,

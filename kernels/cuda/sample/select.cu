@@ -11,46 +11,6 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-// top_k, top_p and the draw by block 0 alone, on the sorted list of the tokens that can be kept.
-// `mass` is that of all tokens in play; without meaning if top_k drops some. Returns the token's
-// key in block 0.
-__device__ unsigned long long DrawFromList(
-    ClusterRow& z, const SampleRow& row, bool has_top_k, int size, double mass) {
-  __shared__ int num_kept;
-  if (threadIdx.x < 32) {
-    const auto value = [&](int i) { return KeyValue(z.list()[i]); };
-    int kept = size;
-    if (has_top_k) kept = min(size, row.top_k);
-    if (row.top_p < 1.0f) {
-      if (has_top_k) {
-        mass = 0.0;
-        for (int i = threadIdx.x; i < kept; i += 32) mass += z.Weight(value(i));
-#pragma unroll
-        for (int offset = 16; offset > 0; offset >>= 1) {
-          mass += __shfl_xor_sync(kFullWarp, mass, offset);
-        }
-      }
-      kept = z.FirstReaching(kept, row.top_p * mass, value) + 1;
-    }
-    if (threadIdx.x == 0) num_kept = kept;
-  }
-  __syncthreads();
-  NoisyBest best;
-  for (int i = threadIdx.x; i < num_kept; i += kSelectThreads) {
-    const unsigned long long key = z.list()[i];
-    const int32_t id = KeyId(key);
-    const PhiloxBlock bits = NoiseBits(row.seed, row.position, id / kGroup);
-    const int word = id % kGroup;
-    const uint32_t word_bits = word < 2 ? (word == 0 ? bits.word[0] : bits.word[1])
-                                        : (word == 2 ? bits.word[2] : bits.word[3]);
-    const float noisy = z.Scaled(KeyValue(key)) + Gumbel(word_bits);
-    if (best.id < 0 || noisy > best.value || (noisy == best.value && id < best.id)) {
-      best = {noisy, id};
-    }
-  }
-  return z.BlockMax(best.Key());
-}
-
 // Temperature and filters, then the noise. The key is block 0's alone if `only_leader`.
 __device__ unsigned long long Draw(ClusterRow& z,
                                    const SampleRow& row,
@@ -81,7 +41,9 @@ __device__ unsigned long long Draw(ClusterRow& z,
   if (!has_typical && bracket.count_low <= kListCapacity) {
     *only_leader = true;
     const int size = z.GatherSorted<Order::kLogit>(bracket.low, INFINITY);
-    return z.IsLeader() ? DrawFromList(z, row, has_top_k, size, mass) : kNoKey;
+    if (!z.IsLeader()) return kNoKey;
+    return DrawFromList(
+        z.list(), size, row, z.scale(), has_top_k ? kMassOfList : mass, z.key_scratch());
   }
 
   if (has_top_k) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <numeric>
 
 #include "absl/strings/str_format.h"
@@ -326,6 +327,47 @@ absl::Status EdgeRows(CudaBackend& backend, int32_t vocab_size) {
   return SameAsCpu(backend, call);
 }
 
+// Rows with top_k alone or with top_p and min_p: where tokens lie must not matter.
+absl::Status TopRows(CudaBackend& backend, int32_t vocab_size, int64_t padding) {
+  constexpr int kRows = 48;
+  Call call = MakeCall(LogitKind::kPeaked, vocab_size, kRows, 21, padding);
+  std::mt19937 generator(vocab_size);
+  for (int i = 0; i < kRows; ++i) {
+    float* logits = call.logits.data() + i * call.stride;
+    switch (i % 6) {
+      case 0:  // all the likely ones side by side
+        std::sort(logits, logits + vocab_size);
+        break;
+      case 1:
+        std::sort(logits, logits + vocab_size, std::greater<float>());
+        break;
+      case 2:  // all tie
+        std::fill(logits, logits + vocab_size, -3.25f);
+        break;
+      case 3:  // few values
+        for (int32_t t = 0; t < vocab_size; ++t) logits[t] = std::round(logits[t] / 4);
+        break;
+      case 4:  // fewer than top_k are finite
+        for (int32_t t = 0; t < vocab_size; ++t) {
+          if (t % 1009 != 5) logits[t] = -INFINITY;
+        }
+        break;
+      default:
+        break;
+    }
+    SampleRow& row = call.rows[i];
+    row.top_k = 1 + static_cast<int32_t>(generator() % std::min(256, vocab_size / 256));
+    row.temperature = 0.2f + 0.03f * i;
+    if (i % 4 == 1) row.top_p = 0.05f + 0.02f * i;
+    if (i % 7 == 3) row.min_p = 0.01f * i / kRows;
+    if (i % 12 >= 6) row.seed += 77;
+  }
+  call.logits[5 * call.stride + vocab_size - 1] = NAN;
+  call.logits[11 * call.stride] = INFINITY;
+  for (int32_t t = 0; t < vocab_size; ++t) call.logits[17 * call.stride + t] = -INFINITY;
+  return SameAsCpu(backend, call);
+}
+
 // Frequencies of one row's tokens over many positions against the reference distribution.
 absl::Status ChiSquare(CudaBackend& backend, const SampleRow& params, bool through_select) {
   constexpr int32_t kVocab = 60;
@@ -424,6 +466,17 @@ absl::Status Recorded(CudaBackend& backend) {
 }  // namespace
 
 void RunSampleCases(CheckRunner& runner, CudaBackend& backend) {
+  for (const auto& [vocab, padding] : {std::pair{300, 0},
+                                       {5003, 2},
+                                       {32000, 0},
+                                       {50257, 0},
+                                       {128256, 0},
+                                       {151936, 128},
+                                       {262144, 0},
+                                       {262145, 3}}) {
+    runner.Run(absl::StrFormat("sample/top_k/%d", vocab),
+               [&, vocab = vocab, padding = padding] { return TopRows(backend, vocab, padding); });
+  }
   // Many rows first: whatever is wrong shows here.
   for (const auto& [kind, name] : {std::pair{LogitKind::kFlat, "flat"},
                                    {LogitKind::kPeaked, "peaked"},

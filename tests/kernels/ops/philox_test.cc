@@ -5,7 +5,7 @@
 namespace pagoda::kernels {
 namespace {
 
-// The known answers of the paper's library (Random123, kat_vectors, philox4x32 10).
+// The known answers of the paper's library (Random123, kat_vectors, philox4x32 10 and 7).
 TEST(PhiloxTest, KnownAnswers) {
   const auto expect = [](const PhiloxBlock& block, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
     EXPECT_EQ(block.word[0], a);
@@ -24,6 +24,17 @@ TEST(PhiloxTest, KnownAnswers) {
          0x94fdcceb,
          0x5001e420,
          0x24126ea1);
+  expect(Philox4x32<7>(0, 0, 0), 0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48);
+  expect(Philox4x32<7>(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}),
+         0x5207ddc2,
+         0x45165e59,
+         0x4d8ee751,
+         0x8c52f662);
+  expect(Philox4x32<7>(0x299f31d0a4093822u, 0x85a308d3243f6a88u, 0x0370734413198a2eu),
+         0x4dfccaba,
+         0x190a87f0,
+         0xc47362ba,
+         0xb6b5242a);
 }
 
 TEST(PhiloxTest, UniformsAreInsideTheOpenInterval) {
