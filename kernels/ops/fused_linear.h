@@ -22,8 +22,6 @@ struct FusedLinearParams {
   InputNorm norm;
   bool silu_mul = false;
   const RopeKvWriteParams* rope = nullptr;  // its qkv is linear.y
-  // What a later product reads; a backend may bring it closer while nothing else reads memory.
-  const LinearWeight* next_weight = nullptr;
 };
 
 absl::Status Validate(const FusedLinearParams& params);

@@ -1,16 +1,11 @@
 #include "kernels/cuda/linear/gemm_args.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/cuda_error.h"
 
 namespace pagoda::kernels::cuda {
 namespace {
-
-// Of the weight of a later product: the L2 must also hold what is in use.
-constexpr int64_t kMaxPrefetchBytes = int64_t{24} << 20;
 
 absl::Status SetRope(const RopeKvWriteParams& rope, GemmArgs& args) {
   const KvCacheView& cache = rope.cache;
@@ -94,12 +89,6 @@ absl::StatusOr<GemmArgs> ToGemmArgs(const FusedLinearParams& p) {
   if (p.rope != nullptr) PAGODA_RETURN_IF_ERROR(SetRope(*p.rope, args));
   if (args.output != OutputTransform::kNone && args.y_is_float != 0) {
     return UnsupportedError("fused_linear", "y of float32 beside silu_mul or rope");
-  }
-  if (p.next_weight != nullptr) {
-    args.prefetch = p.next_weight->data;
-    const int64_t bytes = p.next_weight->n * p.next_weight->k *
-                          static_cast<int64_t>(DTypeBytes(p.next_weight->dtype));
-    args.prefetch_bytes = std::min(bytes, kMaxPrefetchBytes);
   }
   return args;
 }

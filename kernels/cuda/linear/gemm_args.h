@@ -65,9 +65,6 @@ struct GemmArgs {
   OutputTransform output = OutputTransform::kNone;
   int32_t pair_distance = 0;  // output other than kNone; n is a multiple of twice this
   RopeOutput rope;            // kRope
-  // What a later product reads, brought into the L2 at the end; null: nothing.
-  const void* prefetch = nullptr;
-  int64_t prefetch_bytes = 0;
 };
 
 // Fails on what our kernels and cuBLASLt do not do.

@@ -25,9 +25,6 @@ int NumStages(const GemvRingConfig& config, bool paired) {
   return paired ? std::max(config.stages - 1, 2) : config.stages;
 }
 
-// Of each warp's part of what is prefetched, in one instruction.
-constexpr int kPrefetchBytes = 4096;
-
 // Position of a warp in its stream of stages: chunks of a group of rows, then the next group.
 struct RingCursor {
   int group;
@@ -147,16 +144,6 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
       StorePair<T>(a, place, lane % kRows, result, partner);
     } else if (finishes) {
       StoreOutput<T>(a, out_m, out_n, result);
-    }
-  }
-
-  // While the last rows of other warps are on their way, and the kernels between this product and
-  // the one that reads it leave the memory idle.
-  if (lane == 0) {
-    const int64_t step = int64_t{gridDim.x} * num_warps * kPrefetchBytes;
-    for (int64_t at = int64_t{first_group} * kPrefetchBytes; at < a.prefetch_bytes; at += step) {
-      const auto bytes = static_cast<uint32_t>(min(a.prefetch_bytes - at, int64_t{kPrefetchBytes}));
-      PrefetchL2(static_cast<const char*>(a.prefetch) + at, bytes / 16 * 16);
     }
   }
 }

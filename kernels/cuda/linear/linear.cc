@@ -14,13 +14,13 @@ namespace {
 
 // What NVIDIA recommends for Hopper, and 2 MB for a bias.
 constexpr size_t kLtWorkspaceBytes = size_t{34} << 20;
-// Tiles of 128 outputs of one skinny product: vocabularies of up to 2 million.
-constexpr int kMaxSkinnyTiles = 16384;
 // Of cuBLASLt's ranking, what is measured. The best is among the first eight for all shapes seen.
 constexpr int kNumLtCandidates = 8;
-// Up to here our own kernels win within a step. Beyond, some win when they run after themselves,
-// and lose between others, where each waits for the other's shared memory.
-constexpr int kMaxOwnRows = 2;
+// Up to here our own kernels are measured beside cuBLASLt's, and products with transforms fused.
+// Beyond, bringing x to every block takes longer than what fusing saves.
+constexpr int kMaxOwnRows = 8;
+// Where a warp for each row of the weight is quicker than tensor cores.
+constexpr int kMaxRingRows = 2;
 // Beyond this a plan computes something else than cuBLASLt; bfloat16 outputs differ by 2^-8 of the
 // largest at most.
 constexpr float kMostRelativeError = 0.02f;
@@ -63,18 +63,8 @@ LinearRunner::~LinearRunner() {
 }
 
 absl::Status LinearRunner::Init(const std::string& cache_folder) {
-  const size_t partials_bytes = SkinnyPartialsBytes(context_.num_sms);
-  const size_t counters_bytes = kMaxSkinnyTiles * sizeof(uint32_t);
-  const size_t bytes = kLtWorkspaceBytes + partials_bytes + counters_bytes;
-  PAGODA_RETURN_IF_ERROR(
-      CudaStatus(cudaMalloc(&workspace_, bytes), "cudaMalloc", "the workspace of linear"));
   PAGODA_RETURN_IF_ERROR(CudaStatus(
-      cudaMemsetAsync(workspace_, 0, bytes, context_.stream), "cudaMemsetAsync", "linear"));
-  char* const base = static_cast<char*>(workspace_);
-  skinny_ = {.partials = reinterpret_cast<float*>(base + kLtWorkspaceBytes),
-             .counters = reinterpret_cast<uint32_t*>(base + kLtWorkspaceBytes + partials_bytes),
-             .partials_bytes = partials_bytes,
-             .max_tiles = kMaxSkinnyTiles};
+      cudaMalloc(&workspace_, kLtWorkspaceBytes), "cudaMalloc", "the workspace of linear"));
   PAGODA_ASSIGN_OR_RETURN(lt_, LtGemm::Create(workspace_, kLtWorkspaceBytes));
   cache_ = std::make_unique<PlanCache>(
       cache_folder, absl::StrCat(context_.name, "-", context_.num_sms), LtGemm::Version());
@@ -87,22 +77,25 @@ bool LinearRunner::Fits(const GemmArgs& args, const LinearPlan& plan) const {
   if (const auto* ring = std::get_if<GemvRingConfig>(&plan)) {
     return GemvRingFits(context_, *ring, args);
   }
-  if (const auto* swapped = std::get_if<SwappedConfig>(&plan)) {
-    return SwappedFits(context_, *swapped, args);
-  }
-  if (const auto* skinny = std::get_if<SkinnyConfig>(&plan)) {
-    return SkinnyFits(context_, skinny_, *skinny, args);
+  if (const auto* narrow = std::get_if<NarrowConfig>(&plan)) {
+    return NarrowFits(context_, *narrow, args);
   }
   return args.transform == InputTransform::kNone && args.output == OutputTransform::kNone;
 }
 
 LinearPlan LinearRunner::DefaultPlan(const GemmArgs& args) const {
-  if (args.m <= kMaxOwnRows) {
+  if (args.m <= kMaxRingRows) {
     for (const GemvRingConfig& config : {GemvRingConfig{16, 4, 1}, GemvRingConfig{16, 3, 1}}) {
       if (const LinearPlan ring = config; Fits(args, ring)) return ring;
     }
     const LinearPlan gemv = GemvConfig{};
     if (Fits(args, gemv)) return gemv;
+  } else if (args.m <= kMaxOwnRows) {
+    for (const int split : {1, 2, 4, 8}) {
+      for (const int chunk : {1024, 512}) {
+        if (const LinearPlan narrow = NarrowConfig{chunk, split}; Fits(args, narrow)) return narrow;
+      }
+    }
   }
   return LtAlgorithm{};
 }
@@ -184,11 +177,7 @@ absl::StatusOr<std::vector<LinearTuner::Measurement>> LinearRunner::Measure(cons
                           lt_->Candidates(key.dtype, shape, kNumLtCandidates));
   for (const LtAlgorithm& algorithm : algorithms) candidates.emplace_back(algorithm);
   for (const LinearPlan& plan : OwnCandidates(key.m_bucket)) {
-    if (!has_own || !Fits(shape, plan)) continue;
-    const auto* swapped = std::get_if<SwappedConfig>(&plan);
-    if (swapped == nullptr || SwappedIsBalanced(context_, *swapped, shape)) {
-      candidates.push_back(plan);
-    }
+    if (has_own && Fits(shape, plan)) candidates.push_back(plan);
   }
   const LinearPlan reference = algorithms.empty() ? LinearPlan(LtAlgorithm{}) : candidates[0];
   return tuner->Measure(
@@ -216,11 +205,8 @@ absl::Status LinearRunner::RunPlan(const DeviceContext& context,
   if (const auto* ring = std::get_if<GemvRingConfig>(&plan)) {
     return LaunchGemvRing(context, *ring, dtype, args);
   }
-  if (const auto* swapped = std::get_if<SwappedConfig>(&plan)) {
-    return LaunchSwapped(context, *swapped, dtype, args);
-  }
-  if (const auto* skinny = std::get_if<SkinnyConfig>(&plan)) {
-    return LaunchSkinny(context, skinny_, *skinny, dtype, args);
+  if (const auto* narrow = std::get_if<NarrowConfig>(&plan)) {
+    return LaunchNarrow(context, *narrow, dtype, args);
   }
   const auto& lt = std::get<LtAlgorithm>(plan);
   constexpr LtAlgorithm kNone;
@@ -230,14 +216,14 @@ absl::Status LinearRunner::RunPlan(const DeviceContext& context,
 }
 
 std::optional<LinearPlan> LinearRunner::FusedPlan(DType dtype, const GemmArgs& args) {
-  if (args.m > kMaxSwappedRows) return std::nullopt;
-  const LinearPlan& plan = PlanFor(dtype, args);
-  const bool fuses =
-      std::holds_alternative<GemvRingConfig>(plan) || std::holds_alternative<SwappedConfig>(plan);
-  if (fuses && Fits(args, plan)) return plan;
   if (args.m > kMaxOwnRows) return std::nullopt;
-  const LinearPlan ring = DefaultPlan(args);
-  if (std::holds_alternative<GemvRingConfig>(ring) && Fits(args, ring)) return ring;
+  const auto fuses = [&](const LinearPlan& plan) {
+    const bool takes_transforms =
+        std::holds_alternative<GemvRingConfig>(plan) || std::holds_alternative<NarrowConfig>(plan);
+    return takes_transforms && Fits(args, plan);
+  };
+  if (const LinearPlan& plan = PlanFor(dtype, args); fuses(plan)) return plan;
+  if (const LinearPlan plan = DefaultPlan(args); fuses(plan)) return plan;
   return std::nullopt;
 }
 

@@ -12,7 +12,6 @@
 #include "kernels/cuda/linear/linear_tuner.h"
 #include "kernels/cuda/linear/lt_gemm.h"
 #include "kernels/cuda/linear/plan_cache.h"
-#include "kernels/cuda/linear/skinny.h"
 
 namespace pagoda::kernels::cuda {
 
@@ -20,7 +19,7 @@ namespace pagoda::kernels::cuda {
 // machine (PlanCache), and runs it. Thread-compatible.
 class LinearRunner {
  public:
-  // `context` must outlive it. Takes about 52 MB of device memory.
+  // `context` must outlive it. Takes 34 MB of device memory.
   static absl::StatusOr<std::unique_ptr<LinearRunner>> Create(const DeviceContext& context,
                                                               const std::string& cache_folder);
   ~LinearRunner();
@@ -60,8 +59,7 @@ class LinearRunner {
 
   // ---- Constant after Init.
   const DeviceContext& context_;
-  void* workspace_ = nullptr;  // cuBLASLt's, then partials and counters of SkinnyWorkspace
-  SkinnyWorkspace skinny_;
+  void* workspace_ = nullptr;  // cuBLASLt's
   std::unique_ptr<LtGemm> lt_;
   std::unique_ptr<PlanCache> cache_;
   // ---- State.

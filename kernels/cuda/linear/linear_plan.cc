@@ -29,12 +29,8 @@ PlanWords ToWords(const LinearPlan& plan) {
   if (const auto* ring = std::get_if<GemvRingConfig>(&plan)) {
     return {"ring", {number(ring->warps), number(ring->stages), number(ring->blocks_per_sm)}};
   }
-  if (const auto* swapped = std::get_if<SwappedConfig>(&plan)) {
-    return {"swapped",
-            {number(swapped->tile_rows), number(swapped->split), number(swapped->blocks_per_sm)}};
-  }
-  const auto& skinny = std::get<SkinnyConfig>(plan);
-  return {"skinny", {number(skinny.stages), number(skinny.blocks_per_sm)}};
+  const auto& narrow = std::get<NarrowConfig>(plan);
+  return {"narrow", {number(narrow.chunk), number(narrow.split)}};
 }
 
 absl::StatusOr<LinearPlan> FromWords(const PlanWords& words) {
@@ -49,10 +45,8 @@ absl::StatusOr<LinearPlan> FromWords(const PlanWords& words) {
     return GemvConfig{number(0), number(1)};
   } else if (words.kind == "ring" && words.numbers.size() == 3) {
     return GemvRingConfig{number(0), number(1), number(2)};
-  } else if (words.kind == "skinny" && words.numbers.size() == 2) {
-    return SkinnyConfig{number(0), number(1)};
-  } else if (words.kind == "swapped" && words.numbers.size() == 3) {
-    return SwappedConfig{number(0), number(1), number(2)};
+  } else if (words.kind == "narrow" && words.numbers.size() == 2) {
+    return NarrowConfig{number(0), number(1)};
   }
   return absl::InvalidArgumentError(absl::StrCat("plan of unknown kind '", words.kind, "'"));
 }
@@ -93,13 +87,9 @@ std::vector<LinearPlan> OwnCandidates(int32_t m_bucket) {
     plans.insert(plans.end(),
                  {GemvConfig{1, 4}, GemvConfig{1, 8}, GemvConfig{2, 4}, GemvConfig{2, 8}});
   }
-  if (m_bucket >= 2 && m_bucket <= kMaxSkinnyRows) {
-    plans.insert(plans.end(), {SkinnyConfig{4, 1}, SkinnyConfig{6, 1}, SkinnyConfig{4, 2}});
-  }
-  if (m_bucket >= 2 && m_bucket <= kMaxSwappedRows) {
-    for (const int split : {1, 2, 4, 8}) {
-      plans.emplace_back(SwappedConfig{256, split, 1});
-      plans.emplace_back(SwappedConfig{128, split, 2});
+  if (m_bucket >= 2 && m_bucket <= kMaxNarrowRows) {
+    for (const int split : {1, 2, 4}) {
+      for (const int chunk : {512, 1024}) plans.emplace_back(NarrowConfig{chunk, split});
     }
   }
   return plans;
@@ -113,16 +103,8 @@ std::string PlanText(const LinearPlan& plan) {
     return absl::StrCat(
         "ring warps=", ring->warps, " stages=", ring->stages, " blocks=", ring->blocks_per_sm);
   }
-  if (const auto* swapped = std::get_if<SwappedConfig>(&plan)) {
-    return absl::StrCat("swapped rows=",
-                        swapped->tile_rows,
-                        " split=",
-                        swapped->split,
-                        " blocks=",
-                        swapped->blocks_per_sm);
-  }
-  if (const auto* skinny = std::get_if<SkinnyConfig>(&plan)) {
-    return absl::StrCat("skinny stages=", skinny->stages, " blocks=", skinny->blocks_per_sm);
+  if (const auto* narrow = std::get_if<NarrowConfig>(&plan)) {
+    return absl::StrCat("narrow chunk=", narrow->chunk, " split=", narrow->split);
   }
   return "cublaslt";
 }

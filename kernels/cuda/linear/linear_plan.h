@@ -11,14 +11,12 @@
 #include "kernels/base/dtype.h"
 #include "kernels/cuda/linear/gemv.h"
 #include "kernels/cuda/linear/lt_gemm.h"
-#include "kernels/cuda/linear/skinny.h"
-#include "kernels/cuda/linear/swapped.h"
+#include "kernels/cuda/linear/narrow.h"
 
 namespace pagoda::kernels::cuda {
 
 // Which kernel computes a product, and how.
-using LinearPlan =
-    std::variant<LtAlgorithm, GemvConfig, GemvRingConfig, SkinnyConfig, SwappedConfig>;
+using LinearPlan = std::variant<LtAlgorithm, GemvConfig, GemvRingConfig, NarrowConfig>;
 
 // What a plan is chosen by. One plan serves all m of a bucket.
 struct LinearKey {

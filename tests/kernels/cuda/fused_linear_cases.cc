@@ -80,7 +80,7 @@ struct Operands {
 // As the op, or by a plan.
 absl::Status RunTwice(CudaBackend& backend,
                       const FusedLinearParams& params,
-                      const std::optional<SwappedConfig>& plan,
+                      const std::optional<NarrowConfig>& plan,
                       const Buffer& y,
                       std::vector<uint16_t>* bits) {
   const size_t count = y.size_bytes() / 2;
@@ -104,7 +104,7 @@ absl::Status SiluMul(CudaBackend& backend,
                      int32_t m,
                      int32_t width,
                      int32_t k,
-                     std::optional<SwappedConfig> plan = std::nullopt) {
+                     std::optional<NarrowConfig> plan = std::nullopt) {
   const Operands operands(backend, dtype, m, 2 * width, k);
   const int32_t stride = width + 8;
   const Buffer y = Poisoned(backend, size_t{2} * m * stride);
@@ -138,8 +138,8 @@ absl::Status Rope(CudaBackend& backend,
                   DType dtype,
                   int32_t m,
                   RopeShape shape,
-                  std::optional<SwappedConfig> plan = std::nullopt) {
-  constexpr int32_t kPositions = 40, kBlocks = 6, kBlockSize = 16, kDepth = 264;
+                  std::optional<NarrowConfig> plan = std::nullopt) {
+  constexpr int32_t kPositions = 40, kBlocks = 6, kBlockSize = 16, kDepth = 384;
   const int32_t heads = shape.q_heads + 2 * shape.kv_heads;
   const int32_t d = shape.head_dim, half = d / 2;
   const Operands operands(backend, dtype, m, heads * d, kDepth);
@@ -187,7 +187,7 @@ absl::Status Rope(CudaBackend& backend,
                                   .cache = cache,
                                   .dtype = dtype};
   const LinearParams linear = operands.Linear(y, stride);
-  FusedLinearParams params = {.linear = linear, .rope = &rope, .next_weight = &linear.weight};
+  FusedLinearParams params = {.linear = linear, .rope = &rope};
   if (!plan.has_value()) params.norm = operands.Norm();
   std::vector<uint16_t> bits;
   PAGODA_RETURN_IF_ERROR(RunTwice(backend, params, plan, y, &bits));
@@ -238,7 +238,6 @@ absl::Status Chain(CudaBackend& backend, int32_t m) {
     for (int i = 0; i < kLength; ++i) {
       FusedLinearParams params = {
           .linear = operands.Linear(y[i % 2], kWidth), .norm = operands.Norm(), .silu_mul = true};
-      params.next_weight = &params.linear.weight;
       if (i > 0) params.linear.x = y[(i + 1) % 2].data();
       PAGODA_RETURN_IF_ERROR(backend.FusedLinear(params));
       if (pause) PAGODA_RETURN_IF_ERROR(backend.Synchronize());
@@ -282,8 +281,10 @@ absl::Status Refusals(CudaBackend& backend) {
 
 void RunFusedLinearCases(CheckRunner& runner, CudaBackend& backend) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const int32_t m : {1, 2}) {
-      for (const auto& [width, k] : {std::pair{64, 64}, {200, 512}, {1000, 1032}, {96, 14336}}) {
+    for (const int32_t m : {1, 2, 3, 8}) {
+      for (const auto& [width, k] : {std::pair{64, 64}, {200, 512}, {1000, 1040}, {96, 14336}}) {
+        // The norm of a row needs all of it in one block.
+        if (m > 2 && k > 4096) continue;
         runner.Run(absl::StrFormat("fused/silu_mul/%s/%dx%d/m%d", DTypeName(dtype), width, k, m),
                    [&, width = width, k = k] { return SiluMul(backend, dtype, m, width, k); });
       }
@@ -295,30 +296,19 @@ void RunFusedLinearCases(CheckRunner& runner, CudaBackend& backend) {
       }
     }
   }
-  for (const int32_t m : {1, 7, 64}) {
-    for (const int split : {1, 2, 8}) {
-      runner.Run(absl::StrFormat("fused/swapped/silu_mul/m%d/split%d", m, split), [&] {
-        return SiluMul(backend, DType::kBFloat16, m, 1000, 1032, SwappedConfig{256, split});
+  for (const int32_t m : {1, 7, 8, 13, 16}) {
+    for (const int split : {1, 2, 4, 8}) {
+      runner.Run(absl::StrFormat("fused/narrow/silu_mul/m%d/split%d", m, split), [&] {
+        return SiluMul(backend, DType::kBFloat16, m, 1000, 1040, NarrowConfig{256, split});
       });
-      for (const int tile_rows : {128, 256}) {
-        runner.Run(absl::StrFormat("fused/swapped/rope/m%d/split%d/rows%d", m, split, tile_rows),
-                   [&] {
-                     PAGODA_RETURN_IF_ERROR(
-                         Rope(backend,
-                              DType::kFloat16,
-                              m,
-                              {4, 2, 64},
-                              SwappedConfig{tile_rows, std::min(split, 4), 256 / tile_rows}));
-                     return Rope(backend,
-                                 DType::kBFloat16,
-                                 m,
-                                 {9, 3, 128},
-                                 SwappedConfig{tile_rows, std::min(split, 4), 256 / tile_rows});
-                   });
-      }
+      runner.Run(absl::StrFormat("fused/narrow/rope/m%d/split%d", m, split), [&] {
+        PAGODA_RETURN_IF_ERROR(
+            Rope(backend, DType::kFloat16, m, {4, 2, 64}, NarrowConfig{512, split}));
+        return Rope(backend, DType::kBFloat16, m, {9, 3, 128}, NarrowConfig{1024, split});
+      });
     }
   }
-  for (const int32_t m : {1, 2}) {
+  for (const int32_t m : {1, 2, 8}) {
     runner.Run(absl::StrCat("fused/chain/m", m), [&] { return Chain(backend, m); });
   }
   runner.Run("fused/refusals", [&] { return Refusals(backend); });

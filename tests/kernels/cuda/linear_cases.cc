@@ -208,7 +208,7 @@ class Product {
 absl::Status EveryPlan(CudaBackend& backend, const Weight& weight, int32_t m, const Dress& dress) {
   Product product(backend, weight, m, dress);
   std::vector<LinearPlan> plans = OwnCandidates(LinearBucket(m));
-  if (m == 1) plans.emplace_back(SkinnyConfig{});
+  if (m == 1) plans.emplace_back(NarrowConfig{});
   plans.emplace_back(LtAlgorithm{});
   int num_run = 0;
   std::string failures;
@@ -263,7 +263,7 @@ absl::Status Chain(CudaBackend& backend, int32_t m) {
   constexpr int kLength = 40;
   const Weight weight(backend, DType::kBFloat16, {kWidth, kWidth});
   std::vector<LinearPlan> plans = OwnCandidates(LinearBucket(m));
-  if (m == 1) plans.emplace_back(SkinnyConfig{});
+  if (m == 1) plans.emplace_back(NarrowConfig{});
   plans.emplace_back(LtAlgorithm{});
   const Buffer x = Upload(backend, Encode(DType::kBFloat16, RandomFloats(m * kWidth, 9)));
   std::vector<Buffer> y;
@@ -317,8 +317,7 @@ absl::Status PlanFile() {
   for (const LinearPlan& plan : {LinearPlan(lt),
                                  LinearPlan(GemvConfig{2, 8}),
                                  LinearPlan(GemvRingConfig{16, 3, 2}),
-                                 LinearPlan(SkinnyConfig{6, 1}),
-                                 LinearPlan(SwappedConfig{128, 8, 2})}) {
+                                 LinearPlan(NarrowConfig{512, 4})}) {
     const std::string line = FormatPlanLine(key, {plan, 12.5f});
     const auto parsed = ParsePlanLine(line);
     PAGODA_RETURN_IF_ERROR(parsed.status());
@@ -363,18 +362,20 @@ void RunLinearCases(CheckRunner& runner, CudaBackend& backend) {
                    [&] { return EveryPlan(backend, weight, m, dress); });
       };
       for (const int32_t m : {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 200}) {
-        if (large && m != 1 && m != 4 && m != 7 && m != 16 && m != 64) continue;
+        if (large && m != 1 && m != 4 && m != 8 && m != 16 && m != 64) continue;
         check(m, {});
         if (large && m != 1 && m != 64) continue;
         check(m, {.bias = true, .residual = true, .padding = 8});
         check(m, {.residual = true, .y_is_float = true});
-        if (m > kMaxGemvRows || shape.k % 8 != 0) continue;
+        const bool takes_norm = m <= kMaxGemvRows || (m <= kMaxNarrowRows && shape.k % 16 == 0);
+        if (!takes_norm || shape.k % 8 != 0) continue;
         check(m, {.residual = true, .transform = InputTransform::kRmsNorm});
+        if (m > kMaxGemvRows) continue;
         check(m, {.transform = InputTransform::kSiluMul});
       }
     }
   }
-  for (const int32_t m : {1, 2, 4, 8, 40, 64}) {
+  for (const int32_t m : {1, 2, 4, 8, 16, 64}) {
     runner.Run(absl::StrCat("linear/chain/m", m), [&] { return Chain(backend, m); });
   }
   if (runner.Wants("linear/op")) {
