@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 
 constexpr char kUsedBlocks[] = "pagoda_kv_blocks{pool=\"0\",state=\"used\"}";
 
-std::unique_ptr<TestDaemon> StartSim(std::vector<std::string> flags) {
+std::unique_ptr<TestDaemon> StartSim(std::vector<std::string> flags, bool over_tcp = false) {
   flags.insert(flags.begin(), "--device=sim");
-  auto daemon = TestDaemon::Start({.flags = std::move(flags)});
+  auto daemon = TestDaemon::Start({.flags = std::move(flags), .over_tcp = over_tcp});
   EXPECT_TRUE(daemon.ok()) << daemon.status();
   if (!daemon.ok()) std::abort();
   return *std::move(daemon);
@@ -103,7 +103,7 @@ TEST(Disconnect, B072ClientProcessThatDies) {
 // Its machine still acknowledges what is sent, as one behind a dead network would not even; pings
 // are what it does not answer. One minute to the ping, 20 s for the answer.
 TEST(DisconnectLong, B072SilentClientIsFoundByPings) {
-  const auto daemon = StartSim({"--sim-base-us=200000"});
+  const auto daemon = StartSim({"--sim-base-us=200000"}, /*over_tcp=*/true);
   const PagodaProcess client(EndlessClient(*daemon));
   ASSERT_TRUE(TestDaemon::Eventually(absl::Seconds(10),
                                      [&] { return MetricOf(*daemon, kUsedBlocks) > 0; }));

@@ -101,7 +101,8 @@ absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions 
   std::unique_ptr<TestDaemon> daemon(new TestDaemon);
   daemon->owns_dir_ = options.dir.empty();
   daemon->dir_ = daemon->owns_dir_ ? MakeTempDir() : options.dir;
-  daemon->grpc_address_ = absl::StrCat("unix:", daemon->dir_, "/grpc.sock");
+  daemon->grpc_address_ = options.over_tcp ? absl::StrCat("127.0.0.1:", FreePort())
+                                           : absl::StrCat("unix:", daemon->dir_, "/grpc.sock");
   daemon->metrics_port_ = FreePort();
   std::vector<std::string> command = {
       PagodaBinary(),

@@ -37,6 +37,8 @@ struct TestDaemonOptions {
   std::string dir;
   // False: Start returns as soon as the process runs.
   bool wait_until_serving = true;
+  // Served at a port of 127.0.0.1 rather than at a socket in `dir`.
+  bool over_tcp = false;
 };
 
 // A real `pagoda serve` process with private addresses (a Unix socket in a temporary folder, a free
