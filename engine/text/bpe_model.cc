@@ -1,7 +1,9 @@
 #include "engine/text/bpe_model.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -154,35 +156,103 @@ absl::StatusOr<std::pair<absl::string_view, absl::string_view>> ReadPair(
                    absl::string_view(right.data(), right.size()));
 }
 
+// Reads merges many at once: what a merge needs lies anywhere in memory, and is asked for ahead.
+class MergeReader {
+ public:
+  MergeReader(const TokenModelParts& parts, const JsonElement& element, size_t num_merges)
+      : parts_(parts), element_(element), table_(num_merges) {}
+
+  absl::Status Add(simdjson::dom::element value) {
+    const auto pair = ReadPair(value);
+    if (!pair.ok()) {
+      return element_.Error(absl::StrCat("merge ", rank_ + size_, ": ", pair.status().message()));
+    }
+    Item& item = items_[size_++];
+    std::tie(item.left, item.right) = *pair;
+    item.left_hash = Vocabulary::Hash(item.left);
+    item.right_hash = Vocabulary::Hash(item.right);
+    parts_.vocabulary.Prefetch(item.left_hash);
+    parts_.vocabulary.Prefetch(item.right_hash);
+    return size_ == kBatch ? Flush() : absl::OkStatus();
+  }
+
+  absl::StatusOr<MergeTable> Finish() {
+    PAGODA_RETURN_IF_ERROR(Flush());
+    return std::move(table_);
+  }
+
+ private:
+  static constexpr size_t kBatch = 64;
+  struct Item {
+    absl::string_view left, right;
+    uint64_t left_hash = 0, right_hash = 0;
+    TokenId left_id = 0, right_id = 0, id = 0;
+  };
+
+  absl::Status Flush() {
+    for (size_t i = 0; i < size_; ++i) PAGODA_RETURN_IF_ERROR(Resolve(rank_ + i, &items_[i]));
+    for (size_t i = 0; i < size_; ++i) {
+      const Item& item = items_[i];
+      const uint32_t rank = rank_ + static_cast<uint32_t>(i);
+      if (!parts_.is_hidden[item.id]) table_.Insert(item.left_id, item.right_id, {rank, item.id});
+    }
+    rank_ += static_cast<uint32_t>(size_);
+    size_ = 0;
+    return absl::OkStatus();
+  }
+
+  // Finds the ids and asks for the place in the table.
+  absl::Status Resolve(size_t rank, Item* item) {
+    const Vocabulary& vocabulary = parts_.vocabulary;
+    const absl::optional<TokenId> left_id = vocabulary.Find(item->left, item->left_hash);
+    const absl::optional<TokenId> right_id = vocabulary.Find(item->right, item->right_hash);
+    const absl::optional<TokenId> id = FindMerged(item->left, item->right);
+    if (!left_id || !right_id || !id) {
+      const absl::string_view missing = !left_id    ? item->left
+                                        : !right_id ? item->right
+                                                    : absl::string_view(merged_);
+      return element_.Error(
+          absl::StrCat("merge ", rank, ": \"", missing, "\" is not in the vocabulary"));
+    }
+    item->left_id = *left_id;
+    item->right_id = *right_id;
+    item->id = last_id_ = *id;
+    table_.Prefetch(*left_id, *right_id);
+    return absl::OkStatus();
+  }
+
+  // Merges follow the order of what they make: mostly it is the same token again, or the next.
+  absl::optional<TokenId> FindMerged(absl::string_view left, absl::string_view right) {
+    for (const TokenId id : {last_id_, last_id_ + 1}) {
+      absl::string_view spelling = parts_.vocabulary.Spelling(id).value_or("");
+      if (spelling.size() == left.size() + right.size() && absl::ConsumePrefix(&spelling, left) &&
+          spelling == right) {
+        return id;
+      }
+    }
+    merged_.assign(left.data(), left.size());
+    merged_.append(right.data(), right.size());
+    return parts_.vocabulary.Find(merged_);
+  }
+
+  const TokenModelParts& parts_;
+  const JsonElement& element_;
+  MergeTable table_;
+  std::array<Item, kBatch> items_;
+  size_t size_ = 0;
+  uint32_t rank_ = 0;  // of the first item
+  TokenId last_id_ = 0;
+  std::string merged_;
+};
+
 absl::StatusOr<MergeTable> ReadMerges(const TokenModelParts& parts) {
   PAGODA_ASSIGN_OR_RETURN(const JsonElement element, parts.element.Get("merges"));
   simdjson::dom::array array;
   if (element.value().get(array) != simdjson::SUCCESS) return element.Error("expected an array");
   if (array.size() > kMaxMerges) return element.Error("more than 2^24 merges are not supported");
-  MergeTable table(array.size());
-  uint32_t rank = 0;
-  std::string merged;
-  for (const simdjson::dom::element value : array) {
-    const auto pair = ReadPair(value);
-    if (!pair.ok())
-      return element.Error(absl::StrCat("merge ", rank, ": ", pair.status().message()));
-    const auto [left, right] = *pair;
-    merged.assign(left.data(), left.size());
-    merged.append(right.data(), right.size());
-    const absl::optional<TokenId> left_id = parts.vocabulary.Find(left);
-    const absl::optional<TokenId> right_id = parts.vocabulary.Find(right);
-    const absl::optional<TokenId> id = parts.vocabulary.Find(merged);
-    if (!left_id || !right_id || !id) {
-      const absl::string_view missing = !left_id    ? left
-                                        : !right_id ? right
-                                                    : absl::string_view(merged);
-      return element.Error(
-          absl::StrCat("merge ", rank, ": \"", missing, "\" is not in the vocabulary"));
-    }
-    if (!parts.is_hidden[*id]) table.Insert(*left_id, *right_id, {rank, *id});
-    ++rank;
-  }
-  return table;
+  MergeReader reader(parts, element, array.size());
+  for (const simdjson::dom::element value : array) PAGODA_RETURN_IF_ERROR(reader.Add(value));
+  return reader.Finish();
 }
 
 // Tokens of more than one symbol that text may become as a whole.

@@ -45,6 +45,25 @@ std::unique_ptr<PreTokenizer> MakeCharacterSplit(RoleOf role_of) {
   return std::make_unique<CharacterSplit<RoleOf>>(std::move(role_of));
 }
 
+class FixedLength final : public PreTokenizer {
+ public:
+  explicit FixedLength(int64_t num_characters) : num_characters_(num_characters) {}
+
+  absl::Status Split(absl::string_view text,
+                     PreTokenizerScratch&,
+                     std::vector<absl::string_view>* pieces) const override {
+    for (size_t i = 0; i < text.size();) {
+      const size_t begin = i;
+      for (int64_t n = 0; n < num_characters_ && i < text.size(); ++n) NextCodePoint(text, &i);
+      pieces->push_back(text.substr(begin, i - begin));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const int64_t num_characters_;
+};
+
 }  // namespace
 
 std::unique_ptr<PreTokenizer> MakeBertPreTokenizer() {
@@ -67,6 +86,13 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> MakeDelimiterSplit(const JsonEleme
   if (text.empty() || offset != text.size()) return member.Error("expected one character");
   return MakeCharacterSplit(
       [delimiter](char32_t c) { return c == delimiter ? Role::kDropped : Role::kPart; });
+}
+
+absl::StatusOr<std::unique_ptr<PreTokenizer>> MakeFixedLength(const JsonElement& element) {
+  PAGODA_ASSIGN_OR_RETURN(const JsonElement member, element.Get("length"));
+  PAGODA_ASSIGN_OR_RETURN(const int64_t length, member.Integer());
+  if (length < 1) return member.Error("expected at least 1");
+  return std::make_unique<FixedLength>(length);
 }
 
 }  // namespace pagoda::engine

@@ -14,5 +14,7 @@ std::unique_ptr<PreTokenizer> MakeBertPreTokenizer();
 std::unique_ptr<PreTokenizer> MakeWhitespaceSplit();
 // From an element of type "CharDelimiterSplit": one character is dropped.
 absl::StatusOr<std::unique_ptr<PreTokenizer>> MakeDelimiterSplit(const JsonElement& element);
+// From an element of type "FixedLength": so many characters are a piece.
+absl::StatusOr<std::unique_ptr<PreTokenizer>> MakeFixedLength(const JsonElement& element);
 
 }  // namespace pagoda::engine

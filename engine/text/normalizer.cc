@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/text/bert_normalizer.h"
+#include "engine/text/byte_alphabet.h"
 #include "engine/text/character_class.h"
 #include "engine/text/precompiled_normalizer.h"
 #include "engine/text/unicode_normalizer.h"
@@ -43,6 +44,19 @@ class PrependNormalizer final : public Normalizer {
 
  private:
   const std::string prefix_;
+};
+
+// Spells every byte in the byte alphabet; the model then reads characters.
+class ByteLevelNormalizer final : public Normalizer {
+ public:
+  absl::Status Apply(RegexScratch&, NormalizedText* text) const override {
+    MapCharacters(text, [](char32_t character, std::string* out) {
+      std::string bytes;
+      AppendCodePoint(character, &bytes);
+      for (const char byte : bytes) byte_alphabet::AppendCharacter(static_cast<uint8_t>(byte), out);
+    });
+    return absl::OkStatus();
+  }
 };
 
 class ReplaceNormalizer final : public Normalizer {
@@ -176,6 +190,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> MakeNormalizer(
   if (type == "Sequence") return MakeSequence(*element);
   if (type == "Replace") return MakeReplace(*element);
   if (type == "BertNormalizer") return MakeBertNormalizer(*element);
+  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
   if (type == "Precompiled") return MakePrecompiledNormalizer(*element);
   if (type == "Prepend") {
     PAGODA_ASSIGN_OR_RETURN(const JsonElement prefix, element->Get("prepend"));

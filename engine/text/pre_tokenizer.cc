@@ -6,6 +6,7 @@
 #include "engine/text/byte_level_pre_tokenizer.h"
 #include "engine/text/character_split.h"
 #include "engine/text/metaspace_pre_tokenizer.h"
+#include "engine/text/script_split.h"
 #include "engine/text/split_pre_tokenizer.h"
 #include "kernels/base/status_macros.h"
 
@@ -49,6 +50,8 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> MakeStep(const JsonElement& elemen
   if (type == "BertPreTokenizer") return MakeBertPreTokenizer();
   if (type == "WhitespaceSplit") return MakeWhitespaceSplit();
   if (type == "CharDelimiterSplit") return MakeDelimiterSplit(element);
+  if (type == "UnicodeScripts") return MakeScriptSplit();
+  if (type == "FixedLength") return MakeFixedLength(element);
   if (type == "Whitespace")
     return MakeRegexSplit(kWordsAndSigns, SplitBehavior::kRemoved, /*invert=*/true);
   return element.Error(absl::StrCat("type \"", type, "\" is not supported"));

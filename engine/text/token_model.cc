@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/text/bpe_model.h"
 #include "engine/text/unigram_model.h"
+#include "engine/text/word_level_model.h"
 #include "engine/text/wordpiece_model.h"
 
 namespace pagoda::engine {
@@ -13,6 +14,7 @@ absl::StatusOr<std::unique_ptr<TokenModel>> MakeTokenModel(const TokenModelParts
   if (type == "BPE" || (type.empty() && parts.element.Find("merges"))) return MakeBpeModel(parts);
   if (type == "Unigram") return MakeUnigramModel(parts);
   if (type == "WordPiece") return MakeWordPieceModel(parts);
+  if (type == "WordLevel") return MakeWordLevelModel(parts);
   return parts.element.Error(absl::StrCat("type \"", type, "\" is not supported"));
 }
 

@@ -12,7 +12,13 @@ namespace {
 // largest published vocabularies have about 2^18 tokens.
 constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
 
+constexpr size_t kFirstCapacity = 16;
+
+uint32_t Tag(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
+
 }  // namespace
+
+Vocabulary::Vocabulary() : slots_(kFirstCapacity) {}
 
 absl::StatusOr<Vocabulary> Vocabulary::ReadList(const JsonElement& vocab) {
   Vocabulary vocabulary;
@@ -35,7 +41,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Read(const JsonElement& vocab) {
     return vocab.Error("expected an object of token: id");
   Vocabulary vocabulary;
   vocabulary.spellings_.reserve(object.size());
-  vocabulary.ids_.reserve(object.size());
+  vocabulary.Reserve(object.size());
   for (const auto [key, value] : object) {
     const absl::string_view spelling(key.data(), key.size());
     int64_t id;
@@ -57,19 +63,43 @@ absl::Status Vocabulary::Add(absl::string_view spelling, int64_t id, const JsonE
     return where.Error(absl::StrCat(
         "id ", id, " is given to both \"", spellings_[id], "\" and \"", spelling, "\""));
   }
-  const auto [entry, is_new] = ids_.try_emplace(spelling, static_cast<TokenId>(id));
-  if (!is_new && entry->second != id) {
+  if (2 * num_spellings_ >= slots_.size()) Reserve(2 * num_spellings_);
+  const uint64_t hash = Hash(spelling);
+  Slot& slot = slots_[SlotOf(spelling, hash)];
+  if (slot.id != kNoToken && slot.id != id) {
     return where.Error(
-        absl::StrCat("token \"", spelling, "\" has both id ", entry->second, " and id ", id));
+        absl::StrCat("token \"", spelling, "\" has both id ", slot.id, " and id ", id));
   }
+  num_spellings_ += slot.id == kNoToken ? 1 : 0;
+  slot = {.tag = Tag(hash), .id = static_cast<TokenId>(id)};
   spellings_[id] = spelling;
   return absl::OkStatus();
 }
 
-absl::optional<TokenId> Vocabulary::Find(absl::string_view spelling) const {
-  const auto entry = ids_.find(spelling);
-  if (entry == ids_.end()) return absl::nullopt;
-  return entry->second;
+void Vocabulary::Reserve(size_t num_tokens) {
+  size_t capacity = slots_.size();
+  while (capacity < 2 * num_tokens) capacity *= 2;
+  if (capacity == slots_.size()) return;
+  std::vector<Slot> old(capacity);
+  old.swap(slots_);
+  for (const Slot& slot : old) {
+    if (slot.id != kNoToken) slots_[SlotOf(spellings_[slot.id], Hash(spellings_[slot.id]))] = slot;
+  }
+}
+
+size_t Vocabulary::SlotOf(absl::string_view spelling, uint64_t hash) const {
+  size_t i = Home(hash);
+  while (slots_[i].id != kNoToken &&
+         !(slots_[i].tag == Tag(hash) && spellings_[slots_[i].id] == spelling)) {
+    i = (i + 1) & (slots_.size() - 1);
+  }
+  return i;
+}
+
+absl::optional<TokenId> Vocabulary::Find(absl::string_view spelling, uint64_t hash) const {
+  const TokenId id = slots_[SlotOf(spelling, hash)].id;
+  if (id == kNoToken) return absl::nullopt;
+  return id;
 }
 
 absl::optional<absl::string_view> Vocabulary::Spelling(TokenId id) const {

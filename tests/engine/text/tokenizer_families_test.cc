@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/text/byte_alphabet.h"
 #include "engine/text/tokenizer.h"
 #include "tests/fixtures/model_files.h"
 
@@ -296,6 +297,75 @@ TEST(TokenizerFamilies, WordPieceTakesTheLongestStart) {
   EXPECT_EQ(
       Load(file).value()->Encode(std::string(200, 'a'), {.add_special_tokens = false}).value(),
       Ids{0});
+}
+
+json WordLevel(const json& pre_tokenizer) {
+  return {{"added_tokens", {AddedToken(0, "<unk>"), AddedToken(1, "<s>")}},
+          {"pre_tokenizer", pre_tokenizer},
+          {"model",
+           {{"type", "WordLevel"},
+            {"unk_token", "<unk>"},
+            {"vocab",
+             {{"<unk>", 0},
+              {"<s>", 1},
+              {"red", 2},
+              {"fox", 3},
+              {"fo", 4},
+              {"ab", 5},
+              {"你好", 6},
+              {"red ", 7},
+              {"你好カー", 8},
+              {"!", 9},
+              {"привет", 10}}}}}};
+}
+
+TEST(TokenizerFamilies, WordLevel) {
+  ExpectCases(WordLevel({{"type", "WhitespaceSplit"}}),
+              {{"red fox  redfox", {2, 3, 0}, "red fox", "red fox <unk>"},
+               {"<s>red", {1, 2}, "red", "<s> red"}});
+  // Neither the word nor a token for unknown ones.
+  json file = WordLevel({{"type", "WhitespaceSplit"}});
+  file["model"]["unk_token"] = "none";
+  EXPECT_EQ(Load(file).value()->Encode("red fish", {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  file["pre_tokenizer"] = {{"type", "ByteLevel"}};
+  EXPECT_THAT(std::string(Load(file).status().message()),
+              HasSubstr("model: a WordLevel model after the pre-tokenizer ByteLevel"));
+}
+
+TEST(TokenizerFamilies, FixedLengthPieces) {
+  ExpectCases(
+      WordLevel({{"type", "FixedLength"}, {"length", 2}}),
+      {{"abfo你好x", {5, 4, 6, 0}, "ab fo 你好", "ab fo 你好 <unk>"}, {"a", {0}, "", "<unk>"}});
+}
+
+// A blank goes with what is before it, and is lost where nothing is; kana are Han.
+TEST(TokenizerFamilies, PiecesOfOneScript) {
+  ExpectCases(WordLevel({{"type", "UnicodeScripts"}}),
+              {{" red 你好カー!foxпривет", {7, 8, 9, 3, 10}, "red  你好カー ! fox привет", ""},
+               {"  ", {}, "", ""}});
+}
+
+TEST(TokenizerFamilies, BytesSpelledByTheNormalizer) {
+  json vocab;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string spelling;
+    byte_alphabet::AppendCharacter(static_cast<uint8_t>(byte), &spelling);
+    vocab[spelling] = byte;
+  }
+  vocab["\u0120a"] = 256;
+  vocab["\u00C3\u00A9"] = 257;
+  vocab["\u0120a\u00C3\u00A9"] = 258;
+  const json file = {{"added_tokens", {AddedToken(259, "<s>")}},
+                     {"normalizer", {{"type", "ByteLevel"}}},
+                     {"decoder", {{"type", "ByteLevel"}}},
+                     {"model",
+                      {{"type", "BPE"},
+                       {"vocab", vocab},
+                       {"merges", {"\u0120 a", "\u00C3 \u00A9", "\u0120a \u00C3\u00A9"}}}}};
+  ExpectCases(file,
+              {{" a\u00E9 b<s> a", {258, 32, 98, 259, 256}, " a\u00E9 b a", " a\u00E9 b<s> a"},
+               {"\U0001F600", {240, 159, 152, 128}, "\U0001F600", ""}});
 }
 
 // A chat's marks go through normalizers: special tokens that are matched in normalized text are

@@ -46,6 +46,29 @@ json AddedToken(TokenId id, const std::string& content) {
           {"special", false}};
 }
 
+// Places in the text follow from the bytes that tokens add to it, which responses hold: they begin
+// where the text begins, leave nothing out and end where it ends, also past an added token and in
+// the middle of characters.
+TEST(Tokenizer, B057BytesOfTokensAddUpToTheText) {
+  ModelFiles files = Files();
+  files.tokenizer["added_tokens"].push_back(AddedToken(300, "<mark>"));
+  const auto tokenizer = Load(files).value();
+  const std::string text = "na\u00EFve <mark>\u304B\u3099 \u30AC\u30AE<mark><mark>\U0001F600 end";
+  const auto ids = tokenizer->Encode(text, {.add_special_tokens = false}).value();
+  size_t offset = 0;
+  int num_marks = 0;
+  for (const TokenId id : ids) {
+    const absl::string_view bytes =
+        offset == 0 ? tokenizer->FirstTokenBytes(id) : tokenizer->TokenBytes(id);
+    ASSERT_FALSE(bytes.empty());
+    ASSERT_EQ(absl::string_view(text).substr(offset, bytes.size()), bytes) << "at " << offset;
+    num_marks += id == 300 ? 1 : 0;
+    offset += bytes.size();
+  }
+  EXPECT_EQ(offset, text.size());
+  EXPECT_EQ(num_marks, 3);
+}
+
 constexpr EncodeOptions kParse = {.add_special_tokens = true, .parse_special_tokens = true};
 
 TEST(Tokenizer, BosComesOnceHoweverItIsAsked) {
@@ -282,7 +305,7 @@ TEST(TokenizerLoad, BrokenFilesAreNamedWithTheirElement) {
        [](ModelFiles& f) { f.tokenizer_config["eos_token"] = 7; },
        {"tokenizer_config.json: eos_token"}},
       {"model", set("/model", nullptr), {"model"}},
-      {"type", set("/model/type", "WordLevel"), {"model: type \"WordLevel\" is not supported"}},
+      {"type", set("/model/type", "Other"), {"model: type \"Other\" is not supported"}},
       {"vocab", set("/model/vocab", 7), {"model.vocab: expected an object"}},
       {"id", set("/model/vocab/a", "x"), {"model.vocab", "\"a\"", "not an integer"}},
       {"negative", set("/model/vocab/a", -1), {"\"a\" has id -1"}},
@@ -300,11 +323,11 @@ TEST(TokenizerLoad, BrokenFilesAreNamedWithTheirElement) {
       {"dropout", set("/model/dropout", 0.1), {"model.dropout"}},
       {"unknown", set("/model/unk_token", "<none>"), {"model.unk_token: \"<none>\""}},
       {"normalizer",
-       set("/normalizer", {{"type", "ByteLevel"}}),
-       {"normalizer: type \"ByteLevel\" is not supported"}},
+       set("/normalizer", {{"type", "Other"}}),
+       {"normalizer: type \"Other\" is not supported"}},
       {"pre",
-       set("/pre_tokenizer", {{"type", "UnicodeScripts"}}),
-       {"pre_tokenizer: type \"UnicodeScripts\" is not supported"}},
+       set("/pre_tokenizer", {{"type", "Other"}}),
+       {"pre_tokenizer: type \"Other\" is not supported"}},
       {"post",
        set("/post_processor", {{"type", "BertProcessing"}}),
        {"post_processor: \"cls\" is missing"}},

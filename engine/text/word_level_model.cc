@@ -1,0 +1,63 @@
+#include "engine/text/word_level_model.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::engine {
+namespace {
+
+using WordTable = absl::flat_hash_map<std::string, TokenId>;
+
+class NoScratch final : public TokenModel::Scratch {
+ public:
+  void Trim() override {}
+};
+
+class WordLevelModel final : public TokenModel {
+ public:
+  WordLevelModel(WordTable words, absl::optional<TokenId> unknown_id)
+      : words_(std::move(words)), unknown_id_(unknown_id) {}
+
+  std::unique_ptr<Scratch> MakeScratch() const override { return std::make_unique<NoScratch>(); }
+
+  absl::Status Encode(absl::string_view piece, Scratch&, std::vector<TokenId>* ids) const override {
+    const auto word = words_.find(piece);
+    if (word != words_.end()) {
+      ids->push_back(word->second);
+    } else if (unknown_id_) {
+      ids->push_back(*unknown_id_);
+    } else {
+      return absl::InvalidArgumentError(
+          "text holds a word that the tokenizer's vocabulary does not have, nor a token for "
+          "unknown ones");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const WordTable words_;
+  const absl::optional<TokenId> unknown_id_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TokenModel>> MakeWordLevelModel(const TokenModelParts& parts) {
+  const JsonElement& element = parts.element;
+  if (parts.is_byte_level)
+    return element.Error("a WordLevel model after the pre-tokenizer ByteLevel is not supported");
+  WordTable words;
+  words.reserve(parts.vocabulary.size());
+  for (TokenId id = 0; id < parts.vocabulary.size(); ++id) {
+    const absl::optional<absl::string_view> spelling = parts.vocabulary.Spelling(id);
+    if (spelling && !parts.is_hidden[id]) words.emplace(*spelling, id);
+  }
+  PAGODA_ASSIGN_OR_RETURN(const absl::string_view unknown, element.StringOr("unk_token", "<unk>"));
+  return std::make_unique<WordLevelModel>(std::move(words), parts.vocabulary.Find(unknown));
+}
+
+}  // namespace pagoda::engine
