@@ -2,6 +2,7 @@
 // the whole vocabulary, prompt log-probabilities, greedy teacher-forced; under every chunk budget,
 // block size and cache setting, and with a KV pool so small that sequences are preempted.
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -295,7 +296,18 @@ int64_t KvBytesPerToken(const json& config, int64_t element_bytes) {
   return 2 * element_bytes * layers * first_of({"num_key_value_heads"}, heads) * head_dim;
 }
 
-// A pool of 256 tokens under six sequences that are admitted with 33 tokens and grow to 133.
+// Every layer sees so many tokens at most; 0: some layer sees all.
+int64_t KvWindow(const json& config) {
+  const std::string architecture = config["architectures"][0];
+  const bool is_uniform = architecture == "MistralForCausalLM" ||
+                          architecture == "Phi3ForCausalLM" ||
+                          architecture == "Starcoder2ForCausalLM";
+  const auto window = config.find("sliding_window");
+  return is_uniform && window != config.end() && window->is_number() ? window->get<int64_t>() : 0;
+}
+
+// A pool of 256 tokens under six sequences that are admitted with 33 tokens and grow to 133; where
+// sequences hold no more than a window, one that it cannot hold for all of them.
 void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_size) {
   SCOPED_TRACE(absl::StrCat(model_dir, " budget ", budget_tokens, " block ", block_size));
   const json config = json::parse(std::ifstream(model_dir + "/config.json"));
@@ -307,7 +319,9 @@ void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_
   Setting setting{is_cuda ? cuda_dtype : "float32", budget_tokens, block_size, true};
   std::vector<std::string> flags = setting.Flags();
   flags.push_back("--max-model-len=256");
-  std::vector<uint32_t> prompt = golden["cases"][2]["prompt"];
+  const bool has_window = KvWindow(config) > 0;
+  std::vector<uint32_t> prompt = golden["cases"][has_window ? 1 : 2]["prompt"];
+  const int64_t pool_tokens = has_window ? std::max(96, 4 * block_size) : 256;
   constexpr int kNumStreams = 6;
   constexpr uint32_t kNumTokens = 100;
   // Prompts that differ in their first token share nothing.
@@ -324,7 +338,7 @@ void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     for (int i = 0; i < kNumStreams; ++i) alone[i] = Generate(**daemon, request_of(i));
   }
-  flags.push_back(absl::StrCat("--kv-cache-memory=", 256 * kv_bytes_per_token));
+  flags.push_back(absl::StrCat("--kv-cache-memory=", pool_tokens * kv_bytes_per_token));
   auto daemon = TestDaemon::Start({.model_dir = model_dir, .flags = flags});
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   std::vector<std::thread> threads;
@@ -349,6 +363,40 @@ void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_
 TEST(Conformance, PreemptionChangesNothing) {
   if (DeviceUnderTest() != "cuda") return CheckPreemption(ModelDirs().at(0), 17, 4);
   for (const std::string& model : ModelDirs()) CheckPreemption(model, 17, 16);
+}
+
+// Blocks behind the window go back: a pool that holds little more than the window serves a prompt
+// of 150 tokens and what follows it, and as many sequences as fit their windows.
+TEST(Conformance, WindowsNeedNoMoreThanTheirBlocks) {
+  for (const std::string& model : ModelDirs()) {
+    const json config = json::parse(std::ifstream(model + "/config.json"));
+    const int64_t window = KvWindow(config);
+    if (window == 0) continue;
+    SCOPED_TRACE(model);
+    const bool is_cuda = DeviceUnderTest() == "cuda";
+    const int block_size = is_cuda ? 16 : 4;
+    Setting setting{is_cuda ? "bfloat16" : "float32", 8, block_size, true};
+    std::vector<std::string> flags = setting.Flags();
+    flags.push_back("--max-model-len=256");
+    const int64_t num_blocks = (window + block_size - 1) / block_size + 4;
+    flags.push_back(absl::StrCat(
+        "--kv-cache-memory=", num_blocks * block_size * KvBytesPerToken(config, is_cuda ? 2 : 4)));
+    auto daemon = TestDaemon::Start({.model_dir = model, .flags = flags});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    const json golden = json::parse(std::ifstream(model + "/golden.json"));
+    CheckPromptLogprobs(**daemon, golden, setting);
+    CheckGreedyTeacherForced(**daemon, golden, setting);
+    const std::vector<uint32_t> prompt = golden["cases"][2]["prompt"];
+    const v1::GenerateResponse response = Generate(**daemon, TokenRequest(prompt, 200));
+    ASSERT_EQ(response.sequences_size(), 1);
+    EXPECT_EQ(response.sequences(0).token_ids_size(), 200);
+    const auto tokens = golden["greedy"]["tokens"].get<std::vector<uint32_t>>();
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (golden["greedy"]["margins"][i].get<double>() <= setting.MarginFloor()) break;
+      EXPECT_EQ(response.sequences(0).token_ids(static_cast<int>(i)), tokens[i]) << "token " << i;
+    }
+    EXPECT_EQ((*daemon)->Metric("pagoda_preemptions_total").value_or(-1), 0);
+  }
 }
 
 TEST(ConformanceLong, PreemptionChangesNothingForEveryModel) {
