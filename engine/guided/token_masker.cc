@@ -24,7 +24,8 @@ TokenMasker::TokenMasker(Automaton automaton, const TokenTrie* trie, int32_t voc
       vocab_size_(vocab_size),
       machine_(&automaton_, {.count_cap = static_cast<int32_t>(trie->max_token_bytes()) + 1}),
       states_(TokenTrie::kMaxTokenBytes + 2),
-      may_have_left_(TokenTrie::kMaxTokenBytes + 2) {}
+      may_have_left_(TokenTrie::kMaxTokenBytes + 2),
+      path_(TokenTrie::kMaxTokenBytes + 1, '\0') {}
 
 Machine::State TokenMasker::NextOfToken(Machine::State state, int32_t token) {
   const absl::string_view bytes = trie_.TokenBytes(token);
@@ -34,68 +35,69 @@ Machine::State TokenMasker::NextOfToken(Machine::State state, int32_t token) {
   return state;
 }
 
+// The first walk of a string's inside looks at every node of the tree: nothing here may cost much.
 void TokenMasker::WalkTop(Machine::State top, Part* part) {
   const std::vector<TokenTrie::Node>& nodes = trie_.nodes();
   const std::vector<int32_t>& tokens = trie_.tokens();
-  // Uncertain tokens count as allowed here, so that neither list holds them.
-  std::vector<bool> seen(static_cast<size_t>(vocab_size_), false);
-  const auto mark = [&](uint32_t begin, uint32_t end, std::vector<int32_t>* ids) {
+  // Open tokens count as allowed here, so that neither list holds them.
+  seen_.assign(static_cast<size_t>(vocab_size_), 0);
+  const auto mark = [&](uint32_t begin, uint32_t end, bool lists) {
     for (uint32_t t = begin; t < end; ++t) {
       if (tokens[t] >= vocab_size_) continue;
-      seen[static_cast<size_t>(tokens[t])] = true;
-      if (ids != nullptr) ids->push_back(tokens[t]);
+      seen_[static_cast<size_t>(tokens[t])] = 1;
+      if (lists) part->ids.push_back(tokens[t]);
     }
   };
-  std::string path;
   states_[0] = top;
-  may_have_left_[0] = false;
+  may_have_left_[0] = 0;
+  const uint32_t num_nodes = trie_.num_nodes();
   uint32_t i = 1;
-  while (i < trie_.num_nodes()) {
+  while (i < num_nodes) {
     const TokenTrie::Node& node = nodes[i];
     const size_t depth = node.depth;
     const Machine::State parent = states_[depth - 1];
     const Machine::State state = machine_.Next(parent, node.byte);
-    const bool has_left = may_have_left_[depth - 1] || machine_.leaves(parent);
+    const bool has_left = may_have_left_[depth - 1] != 0 || machine_.leaves(parent);
     if (state != Machine::kDead) {
       states_[depth] = state;
-      may_have_left_[depth] = has_left;
-      path.resize(depth - 1);
-      path.push_back(static_cast<char>(node.byte));
-      mark(node.token_begin, nodes[i + 1].token_begin, &part->ids);
+      may_have_left_[depth] = has_left ? 1 : 0;
+      path_[depth - 1] = static_cast<char>(node.byte);
+      mark(node.token_begin, nodes[i + 1].token_begin, /*lists=*/true);
       ++i;
       continue;
     }
     if (has_left) {
-      path.resize(depth - 1);
-      mark(node.token_begin, nodes[node.end].token_begin, nullptr);
-      Part::Open* last = part->open.empty() ? nullptr : &part->open.back();
-      const bool is_sibling =
-          last != nullptr &&
-          absl::string_view(part->paths).substr(last->path_begin, last->path_size) == path &&
-          last->path_size == path.size();
-      if (!is_sibling) {
-        const auto begin = static_cast<uint32_t>(part->open_nodes.size());
-        part->open.push_back({.path_begin = static_cast<uint32_t>(part->paths.size()),
-                              .path_size = static_cast<uint32_t>(path.size()),
-                              .begin = begin,
-                              .end = begin});
-        part->paths += path;
-        last = &part->open.back();
-      }
-      part->open_nodes.push_back(i);
-      last->end = static_cast<uint32_t>(part->open_nodes.size());
+      mark(node.token_begin, nodes[node.end].token_begin, /*lists=*/false);
+      AddOpen(i, absl::string_view(path_).substr(0, depth - 1), part);
     }
     i = node.end;
   }
-  ListWhatIsLeft(seen, part);
+  ListWhatIsLeft(part);
 }
 
-void TokenMasker::ListWhatIsLeft(const std::vector<bool>& seen, Part* part) const {
+void TokenMasker::AddOpen(uint32_t node, absl::string_view path, Part* part) {
+  const auto end = static_cast<uint32_t>(part->open_nodes.size());
+  // Siblings follow one another.
+  const bool is_first = part->open.empty() || absl::string_view(part->paths)
+                                                      .substr(part->open.back().path_begin,
+                                                              part->open.back().path_size) != path;
+  if (is_first) {
+    part->open.push_back({.path_begin = static_cast<uint32_t>(part->paths.size()),
+                          .path_size = static_cast<uint32_t>(path.size()),
+                          .begin = end,
+                          .end = end});
+    part->paths.append(path.data(), path.size());
+  }
+  part->open_nodes.push_back(node);
+  part->open.back().end = end + 1;
+}
+
+void TokenMasker::ListWhatIsLeft(Part* part) const {
   if (part->ids.size() <= static_cast<size_t>(vocab_size_) / 2) return;
   part->lists_allowed = false;
   part->ids.clear();
   for (int32_t id = 0; id < vocab_size_; ++id)
-    if (!seen[static_cast<size_t>(id)]) part->ids.push_back(id);
+    if (seen_[static_cast<size_t>(id)] == 0) part->ids.push_back(id);
 }
 
 const TokenMasker::Part& TokenMasker::PartOf(Machine::State top) {

@@ -65,7 +65,9 @@ class TokenMasker {
 
   const Part& PartOf(Machine::State top);
   void WalkTop(Machine::State top, Part* part);
-  void ListWhatIsLeft(const std::vector<bool>& allowed, Part* part) const;
+  void ListWhatIsLeft(Part* part) const;
+  // A place in the tree below which tokens are open.
+  static void AddOpen(uint32_t node, absl::string_view path, Part* part);
   // Appends tokens of the subtree at `node` that are allowed, or those that are not.
   void WalkOpen(Machine::State parent, uint32_t node, bool lists_allowed, TokenMask* mask);
 
@@ -76,7 +78,9 @@ class TokenMasker {
   absl::flat_hash_map<Machine::State, std::unique_ptr<Part>> parts_;
   size_t kept_ids_ = 0;
   std::vector<Machine::State> states_;  // by depth, of a walk
-  std::vector<bool> may_have_left_;
+  std::vector<uint8_t> may_have_left_;
+  std::string path_;           // bytes of the walk, by depth
+  std::vector<uint8_t> seen_;  // by token: allowed for certain, or open
 };
 
 }  // namespace pagoda::engine::guided
