@@ -20,12 +20,13 @@ class TokenModel {
    public:
     virtual ~Scratch() = default;
     // Gives back memory that an unusually long piece took.
-    virtual void Trim() = 0;
+    virtual void Trim() {}
   };
 
   virtual ~TokenModel() = default;
 
-  virtual std::unique_ptr<Scratch> MakeScratch() const = 0;
+  // Of a model that needs none: an empty one.
+  virtual std::unique_ptr<Scratch> MakeScratch() const { return std::make_unique<Scratch>(); }
   // Appends the piece's ids. `scratch` comes from this model's MakeScratch.
   virtual absl::Status Encode(absl::string_view piece,
                               Scratch& scratch,

@@ -13,17 +13,10 @@ namespace {
 
 using WordTable = absl::flat_hash_map<std::string, TokenId>;
 
-class NoScratch final : public TokenModel::Scratch {
- public:
-  void Trim() override {}
-};
-
 class WordLevelModel final : public TokenModel {
  public:
   WordLevelModel(WordTable words, absl::optional<TokenId> unknown_id)
       : words_(std::move(words)), unknown_id_(unknown_id) {}
-
-  std::unique_ptr<Scratch> MakeScratch() const override { return std::make_unique<NoScratch>(); }
 
   absl::Status Encode(absl::string_view piece, Scratch&, std::vector<TokenId>* ids) const override {
     const auto word = words_.find(piece);

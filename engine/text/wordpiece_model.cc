@@ -18,11 +18,6 @@ struct WordPieceTables {
   int64_t max_word_characters = 100;
 };
 
-class NoScratch final : public TokenModel::Scratch {
- public:
-  void Trim() override {}
-};
-
 int64_t NumCharacters(absl::string_view text) {
   int64_t count = 0;
   for (const char c : text) count += (static_cast<uint8_t>(c) & 0xC0) != 0x80 ? 1 : 0;
@@ -32,8 +27,6 @@ int64_t NumCharacters(absl::string_view text) {
 class WordPieceModel final : public TokenModel {
  public:
   explicit WordPieceModel(WordPieceTables tables) : tables_(std::move(tables)) {}
-
-  std::unique_ptr<Scratch> MakeScratch() const override { return std::make_unique<NoScratch>(); }
 
   absl::Status Encode(absl::string_view piece, Scratch&, std::vector<TokenId>* ids) const override {
     const size_t size_before = ids->size();
