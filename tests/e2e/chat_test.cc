@@ -242,6 +242,7 @@ TEST_P(ByHandConformance, Chats) {
     questions.push_back({{"messages", c["messages"]},
                          {"tools", c["tools"]},
                          {"add_generation_prompt", c["add_generation_prompt"]}});
+  if (questions.empty()) return;  // nothing to ask `render`, which names the missing template
   const auto answers = Answers("render", dir_, questions);
   for (size_t i = 0; i < questions.size(); ++i) {
     const json& c = golden["cases"][i];
