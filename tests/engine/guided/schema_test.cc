@@ -69,7 +69,8 @@ TEST(SchemaCorpusTest, EveryOutputParsesAndValidates) {
 }
 
 TEST(SchemaCorpusTest, RefusalsNameTheKeyword) {
-  for (const auto& entry : Corpus()["refused"]) {
+  const auto corpus = Corpus();
+  for (const auto& entry : corpus["refused"]) {
     const auto automaton = CompileSchemaText(entry[1].dump());
     EXPECT_TRUE(absl::IsInvalidArgument(automaton.status())) << entry;
     EXPECT_TRUE(absl::StrContains(automaton.status().message(), entry[0].get<std::string>()))
