@@ -114,8 +114,7 @@ void OutputBatch::Count(const LiveRequest& live, int64_t now_ns) {
   metrics_->request_seconds.ObserveNs(now_ns - live.request.arrival_ns);
   metrics_->request_prompt_tokens.Observe(live.num_prompt_tokens);
   metrics_->request_generation_tokens.Observe(static_cast<double>(num_output_tokens));
-  if (live.first_token_ns != 0)
-    metrics_->decode_seconds.ObserveNs(now_ns - live.first_token_ns);
+  if (live.first_token_ns != 0) metrics_->decode_seconds.ObserveNs(now_ns - live.first_token_ns);
 }
 
 std::vector<OutputDelta> OutputBatch::Take() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs the tests.
-#   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers; on 2 cores well below half an hour with ccache
+#   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers
 #                         where nvcc is found, pagoda_cuda.so is compiled too
 #   tests/run.sh --all    adds the long tests (all of `long`, TSan, clang -Wthread-safety, fuzzers, and from PyPI buf lint and a
 #                         grpcio client), and fails on any skip

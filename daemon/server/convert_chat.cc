@@ -30,10 +30,10 @@ absl::StatusOr<ordered_json> ParseField(absl::string_view field,
   if (!value.ok()) return ChatError(field, value.status().message());
   if (value->type() != expected) {
     return ChatError(field,
-                      absl::StrCat("expected a JSON ",
-                                   expected == ordered_json::value_t::array ? "array" : "object",
-                                   ", found a JSON ",
-                                   value->type_name()));
+                     absl::StrCat("expected a JSON ",
+                                  expected == ordered_json::value_t::array ? "array" : "object",
+                                  ", found a JSON ",
+                                  value->type_name()));
   }
   return value;
 }
@@ -96,7 +96,7 @@ absl::StatusOr<bool> OpensTurn(const v1::Chat& chat) {
   const bool asked = chat.has_add_generation_prompt() && chat.add_generation_prompt();
   if (chat.continue_final_message() && asked) {
     return ChatError(".add_generation_prompt",
-                      "excludes continue_final_message: a turn is either opened or continued");
+                     "excludes continue_final_message: a turn is either opened or continued");
   }
   return asked || (!chat.has_add_generation_prompt() && !chat.continue_final_message());
 }
@@ -108,8 +108,8 @@ absl::StatusOr<engine::RenderedChat> RenderChat(const v1::Chat& chat, const Serv
     return ChatError("", "the model has no tokenizer.json; send prompt.token_ids");
   if (model.chat_template == nullptr) {
     return ChatError("",
-                      "the model has no chat template (chat_template.jinja or "
-                      "tokenizer_config.json); send prompt.text");
+                     "the model has no chat template (chat_template.jinja or "
+                     "tokenizer_config.json); send prompt.text");
   }
   if (chat.messages().empty()) return ChatError(".messages", "is empty; expected a message");
   const bool takes_parts = model.chat_template->takes_content_parts();

@@ -9,7 +9,6 @@
 namespace pagoda::kernels::cpu {
 namespace {
 
-
 int64_t NumPairs(const LinearWeight& weight) { return (weight.k + 1) / 2; }
 
 template <typename T>

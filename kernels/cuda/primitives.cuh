@@ -211,11 +211,6 @@ __device__ __forceinline__ void BulkLoadOnce(
       : "memory");
 }
 
-// Brings `bytes` (a multiple of 16, 16-byte aligned) into the L2; a hint.
-__device__ __forceinline__ void PrefetchL2(const void* global, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
-}
-
 // ---- Copies of 16 bytes by each thread (cp.async), in commit groups.
 
 // Zero-fills when `valid` is false, without reading.

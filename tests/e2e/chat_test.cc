@@ -186,8 +186,7 @@ TEST(ByHand, ErrorsNameWhatIsWrong) {
   EXPECT_THAT(id.err, HasSubstr("99999"));
 }
 
-// Every text and chat of the conformance data through the commands; 0 differences. A model without
-// a chat template has no chats there.
+// Every text and chat of the conformance data through the commands; 0 differences.
 class ByHandConformance : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -242,7 +241,12 @@ TEST_P(ByHandConformance, Chats) {
     questions.push_back({{"messages", c["messages"]},
                          {"tools", c["tools"]},
                          {"add_generation_prompt", c["add_generation_prompt"]}});
-  if (questions.empty()) return;  // nothing to ask `render`, which names the missing template
+  if (questions.empty()) {
+    const CommandResult refused = RunPagoda({"render", dir_, "hi"});
+    EXPECT_EQ(refused.exit_code, 3);
+    EXPECT_THAT(refused.err, HasSubstr("has no chat template"));
+    return;
+  }
   const auto answers = Answers("render", dir_, questions);
   for (size_t i = 0; i < questions.size(); ++i) {
     const json& c = golden["cases"][i];

@@ -10,14 +10,14 @@ namespace {
 // The checkpoints bring their own code along, which transformers has too. learned_pos_emb is read
 // by nobody where there is ALiBi.
 constexpr absl::string_view kMptHarmlessFields[] = {"auto_map",
-                                                 "emb_pdrop",
-                                                 "embedding_fraction",
-                                                 "init_config",
-                                                 "init_device",
-                                                 "learned_pos_emb",
-                                                 "resid_pdrop",
-                                                 "tokenizer_name",
-                                                 "verbose"};
+                                                    "emb_pdrop",
+                                                    "embedding_fraction",
+                                                    "init_config",
+                                                    "init_device",
+                                                    "learned_pos_emb",
+                                                    "resid_pdrop",
+                                                    "tokenizer_name",
+                                                    "verbose"};
 
 constexpr absl::string_view kUnknownKey =
     "Pagoda does not know this key of attention, which may change every result";

@@ -16,9 +16,9 @@ namespace {
 constexpr size_t kLtWorkspaceBytes = size_t{34} << 20;
 // Of cuBLASLt's ranking, what is measured. The best is among the first eight for all shapes seen.
 constexpr int kNumLtCandidates = 8;
-// Up to here our own kernels are measured beside cuBLASLt's, and products with transforms fused: in a
-// step of the 8B shape that saves 7 % with 4 rows and 3 % with 8.
-// Beyond, bringing x to every block takes longer than what fusing saves.
+// Up to here our own kernels are measured beside cuBLASLt's, and products with transforms fused: in
+// a step of the 8B shape that saves 7 % with 4 rows and 3 % with 8. Beyond, bringing x to every
+// block takes longer than what fusing saves.
 constexpr int kMaxOwnRows = 8;
 // Where a warp for each row of the weight is quicker than tensor cores.
 constexpr int kMaxRingRows = 2;

@@ -103,14 +103,14 @@ __device__ __forceinline__ uint32_t Choose(bool second, uint32_t a, uint32_t b) 
       : "r"(a), "r"(b), "r"(static_cast<uint32_t>(second)));
   return chosen;
 }
-__device__ __forceinline__ uint32_t ChooseOf4(
-    int i, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+__device__ __forceinline__ uint32_t
+ChooseOf4(int i, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const bool odd = (i & 1) != 0;
   return Choose((i & 2) != 0, Choose(odd, a, b), Choose(odd, c, d));
 }
 __device__ __forceinline__ float ChooseOf4(int i, float a, float b, float c, float d) {
-  return __uint_as_float(ChooseOf4(
-      i, __float_as_uint(a), __float_as_uint(b), __float_as_uint(c), __float_as_uint(d)));
+  return __uint_as_float(
+      ChooseOf4(i, __float_as_uint(a), __float_as_uint(b), __float_as_uint(c), __float_as_uint(d)));
 }
 
 // How far below the log of the sum of a segment's weights its best noisy value is guessed to be at
@@ -186,10 +186,9 @@ class NoisyRow {
     while (passing != 0) {
       const int i = __ffs(static_cast<int>(passing)) - 1;
       passing &= passing - 1;
-      const float value =
-          NoisyValue(noise_,
-                     ChooseOf4(i, z[0], z[1], z[2], z[3]),
-                     ChooseOf4(i, words[0], words[1], words[2], words[3]));
+      const float value = NoisyValue(noise_,
+                                     ChooseOf4(i, z[0], z[1], z[2], z[3]),
+                                     ChooseOf4(i, words[0], words[1], words[2], words[3]));
       if (value > best_.value || best_.id < 0) best_ = {value, group * kGroup + i};
     }
   }
