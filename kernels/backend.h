@@ -63,8 +63,8 @@ struct BackendOptions {
   int cpu_threads = 0;           // 0: one per physical core
   std::string cpu_isa = "auto";  // "auto", "scalar", "avx2", "avx512", "avx512_bf16"
   std::string backend_dir;       // where modules are looked for before the installed place
-  std::string
-      step_clock_path;  // cuda: gets the device's time at the begin and end of steps; empty: none
+  // cuda: gets the device's time at the begin and end of steps; empty: none
+  std::string step_clock_path;
 };
 
 // A recorded sequence of ops.

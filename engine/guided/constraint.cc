@@ -1,6 +1,7 @@
 #include "engine/guided/constraint.h"
 
 #include <utility>
+#include <xxhash.h>
 
 #include "absl/strings/str_cat.h"
 #include "engine/guided/automaton.h"
@@ -63,16 +64,13 @@ size_t SizeOf(const ConstraintSource& source) {
   return size;
 }
 
-// Of content: two 64-bit FNV-1a sums with different beginnings, and the length.
+// A hash of the content, and its length.
 std::string NameOf(absl::string_view bytes) {
-  uint64_t a = 0xCBF29CE484222325, b = 0x9E3779B97F4A7C15;
-  for (const char c : bytes) {
-    a = (a ^ static_cast<uint8_t>(c)) * 0x100000001B3;
-    b = (b ^ static_cast<uint8_t>(c)) * 0x880355F21E6D1965;
-    b ^= b >> 29;
-  }
-  return absl::StrCat(
-      absl::Hex(a, absl::kZeroPad16), absl::Hex(b, absl::kZeroPad16), "-", bytes.size());
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return absl::StrCat(absl::Hex(hash.high64, absl::kZeroPad16),
+                      absl::Hex(hash.low64, absl::kZeroPad16),
+                      "-",
+                      bytes.size());
 }
 
 std::string KeyOf(const ConstraintSource& source) {

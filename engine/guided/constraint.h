@@ -26,7 +26,7 @@ struct ConstraintSource {
 
 // The same compiled: the bytes of an Automaton, and a name for its content. Immutable.
 struct CompiledConstraint {
-  std::string name;  // equal only for equal bytes
+  std::string name;  // of the content: 128 bits of XXH3 and the length
   std::string automaton;
 };
 
