@@ -46,6 +46,9 @@ struct SequenceFinished {
 
 // What one step gave one sequence of a request. Text is valid UTF-8 and may lag behind the tokens.
 struct OutputDelta {
+  // Not an aggregate: one is made per row and step, and value-initialisation would write it twice.
+  OutputDelta() {}
+
   RequestKey key;
   int32_t index = 0;
   std::string text;

@@ -155,14 +155,17 @@ void Scheduler::AddRow(Sequence* sequence, int32_t num_tokens, ScheduledStep* st
     blocks_->Take(sequence, num_new_blocks);
   }
   const int32_t num_tokens_then = sequence->num_known_tokens + sequence->num_samples_in_flight;
-  ScheduledRow row = {.sequence = sequence, .slot = *sequence->slot, .num_tokens = num_tokens};
+  // Made in its place: a copy would wait for its own parts.
+  ScheduledRow& row = step->rows.emplace_back();
+  row.sequence = sequence;
+  row.slot = *sequence->slot;
+  row.num_tokens = num_tokens;
   row.is_prefill = num_tokens > 1 || sequence->num_computed < sequence->num_admission_tokens - 1;
   sequence->num_computed += num_tokens;
   row.computed_end = sequence->num_computed;
   row.samples = row.computed_end == num_tokens_then;
   sequence->num_samples_in_flight += row.samples ? 1 : 0;
   ++sequence->num_rows_in_flight;
-  step->rows.push_back(row);
   step->num_tokens += num_tokens;
 }
 

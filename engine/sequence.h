@@ -9,6 +9,7 @@
 #include "engine/ids.h"
 #include "engine/kv/block_hash.h"
 #include "engine/output.h"
+#include "engine/prefetch.h"
 #include "engine/request.h"
 #include "engine/stop_checker.h"
 #include "engine/token_list.h"
@@ -166,10 +167,7 @@ inline int32_t NumRemainingTokens(const Sequence& sequence) {
 // Loads into the cache what a step reads of a sequence. Sequences are many and scattered, and what
 // is done for one is little; without this a step waits for memory most of the time.
 inline void PrefetchSequence(const Sequence* sequence) {
-  constexpr size_t kCacheLineBytes = 64;
-  const char* const begin = reinterpret_cast<const char*>(sequence);
-  for (size_t i = 0; i < offsetof(Sequence, order); i += kCacheLineBytes)
-    __builtin_prefetch(begin + i);
+  PrefetchBytes(sequence, offsetof(Sequence, order));
 }
 
 }  // namespace pagoda::engine

@@ -181,7 +181,6 @@ void SequenceBlocks::PublishTo(Sequence* sequence, int32_t num_full) {
   const BlockTable& table = sequence->tables[0];
   for (; sequence->num_published_blocks < num_full; ++sequence->num_published_blocks) {
     const BlockId block = table[sequence->num_published_blocks];
-    pool_->PrefetchForPublish(block);
     const PrefixIndex::Content content =
         ContentOf(*sequence, sequence->num_published_blocks, sequence->published_hash);
     sequence->published_hash = content.hash;

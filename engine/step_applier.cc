@@ -68,6 +68,12 @@ absl::Status StepApplier::Apply(const ScheduledStep& step,
     if (i + kPrefetchDistance < step.rows.size()) {
       PrefetchSequence(step.rows[i + kPrefetchDistance].sequence);
     }
+    // That sequence came half the distance ago. In full flow every row has one token.
+    const int ahead = cursor.token + static_cast<int>(kPrefetchDistance / 2);
+    if (i + kPrefetchDistance / 2 < step.rows.size() && ahead < result.token_ids_size()) {
+      const auto id = static_cast<TokenId>(result.token_ids(ahead));
+      step.rows[i + kPrefetchDistance / 2].sequence->stop_checker.Prefetch(id);
+    }
     const ScheduledRow& row = step.rows[i];
     scheduler_->RetireRow(row);
     if (row.is_prefill || row.sequence->output.empty()) CompletePrompt(row, now_ns);

@@ -100,9 +100,13 @@ bool StopChecker::MatchStopStrings(size_t num_old_bytes, std::string* text, Stop
 }
 
 size_t StopChecker::NumHeldBytes() const {
+  if (held_.empty()) return 0;
   size_t num_held = 0;
+  const char last = held_.back();
   for (const std::string& stop : rules_->stop_strings) {
     for (size_t size = std::min(stop.size() - 1, held_.size()); size > num_held; --size) {
+      // Nearly always the last byte decides.
+      if (stop[size - 1] != last) continue;
       if (std::memcmp(held_.data() + held_.size() - size, stop.data(), size) == 0) num_held = size;
     }
   }

@@ -9,6 +9,7 @@
 #include "absl/types/optional.h"
 #include "engine/ids.h"
 #include "engine/output.h"
+#include "engine/prefetch.h"
 #include "engine/request.h"
 #include "engine/text/detokenizer.h"
 
@@ -62,6 +63,11 @@ class StopChecker {
   // Takes the sequence's token number `num_output_tokens` (from 1) and appends the text that it
   // sets free. Returns the end if this is one; no further token may be taken then.
   absl::optional<StopMatch> Accept(TokenId id, int32_t num_output_tokens, std::string* text);
+  // Accept(id) follows soon: loads what it reads elsewhere.
+  void Prefetch(TokenId id) const {
+    PrefetchBytes(rules_, sizeof(*rules_));
+    if (detokenizer_.has_value()) detokenizer_->Prefetch(id);
+  }
 
  private:
   bool EndsById(TokenId id, StopMatch* match) const;

@@ -31,17 +31,15 @@ class BlockPool {
 
   // The block's content is complete and may be shared. REQUIRES: used, not published.
   void Publish(BlockId block, const PrefixIndex::Content& content);
-  // Publish(block) follows soon: loads what it writes.
-  void PrefetchForPublish(BlockId block) const { index_.Prefetch(block); }
   // The block's content must not be found again. No-op for a block that is not published.
   void Unpublish(BlockId block);
   // A used or cached block with this content.
-  absl::optional<BlockId> Find(const PrefixIndex::Content& content) const {
+  absl::optional<BlockId> Find(const PrefixIndex::Content& content) {
     return index_.Find(content);
   }
 
   uint32_t num_references(BlockId block) const { return references_[block.value()]; }
-  bool is_published(BlockId block) const { return index_.Contains(block); }
+  bool is_published(BlockId block) { return index_.Contains(block); }
   uint32_t num_total() const { return static_cast<uint32_t>(references_.size()); }
   // Blocks that Allocate can give: cached or free.
   uint32_t num_available() const { return queue_.size(); }

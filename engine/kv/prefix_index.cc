@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/prefetch.h"
 #include "kernels/base/check.h"
 
 namespace pagoda::engine {
@@ -9,28 +10,54 @@ namespace pagoda::engine {
 PrefixIndex::PrefixIndex(uint32_t num_blocks, uint32_t block_size)
     : block_size_(block_size),
       entries_(num_blocks),
-      tokens_(static_cast<size_t>(num_blocks) * block_size) {
+      tokens_(static_cast<size_t>(num_blocks) * block_size),
+      pending_tokens_(kMaxPending * block_size) {
   // Never grows while serving: a rehash of a large map would stall a step.
   first_.reserve(num_blocks);
 }
 
 void PrefixIndex::Insert(BlockId block, const Content& content) {
-  Entry& entry = entries_[block.value()];
-  PAGODA_CHECK(!entry.is_listed && content.tokens.size() == block_size_);
-  entry = {.hash = content.hash, .parent = content.parent, .is_listed = true};
+  PAGODA_CHECK(content.tokens.size() == block_size_);
+  if (num_pending_ == kMaxPending) Settle();
+  const size_t begin = static_cast<size_t>(block.value()) * block_size_;
+  __builtin_prefetch(&entries_[block.value()], 1);
+  PrefetchBytes(&tokens_[begin], block_size_ * sizeof(TokenId));
+  first_.prefetch(content.hash);
   std::copy(content.tokens.begin(),
             content.tokens.end(),
-            tokens_.begin() + static_cast<size_t>(block.value()) * block_size_);
-  auto [it, is_new] = first_.try_emplace(content.hash, block.value());
+            pending_tokens_.begin() + num_pending_ * block_size_);
+  pending_[num_pending_++] = {block.value(), content.hash, content.parent};
+}
+
+void PrefixIndex::Settle() {
+  for (size_t i = 0; i < num_pending_; ++i) {
+    List(pending_[i], pending_tokens_.data() + i * block_size_);
+  }
+  num_pending_ = 0;
+}
+
+void PrefixIndex::List(const Pending& pending, const TokenId* tokens) {
+  const uint32_t block = pending.block;
+  Entry& entry = entries_[block];
+  PAGODA_CHECK(!entry.is_listed);
+  entry = {.hash = pending.hash, .parent = pending.parent, .is_listed = true};
+  std::copy_n(tokens, block_size_, tokens_.begin() + static_cast<size_t>(block) * block_size_);
+  auto [it, is_new] = first_.try_emplace(pending.hash, block);
   if (!is_new) {
     entry.next = it->second;
-    entries_[entry.next].previous = block.value();
-    it->second = block.value();
+    entries_[entry.next].previous = block;
+    it->second = block;
   }
   ++size_;
 }
 
-absl::optional<BlockId> PrefixIndex::Find(const Content& content) const {
+bool PrefixIndex::Contains(BlockId block) {
+  Settle();
+  return entries_[block.value()].is_listed;
+}
+
+absl::optional<BlockId> PrefixIndex::Find(const Content& content) {
+  Settle();
   const auto it = first_.find(content.hash);
   if (it == first_.end()) return absl::nullopt;
   for (uint32_t block = it->second; block != kNone; block = entries_[block].next) {
@@ -43,13 +70,15 @@ absl::optional<BlockId> PrefixIndex::Find(const Content& content) const {
   return absl::nullopt;
 }
 
-bool PrefixIndex::HasDuplicate(BlockId block) const {
+bool PrefixIndex::HasDuplicate(BlockId block) {
+  Settle();
   const Entry& entry = entries_[block.value()];
   PAGODA_CHECK(entry.is_listed);
   return entry.previous != kNone || entry.next != kNone;
 }
 
 void PrefixIndex::Erase(BlockId block) {
+  Settle();
   Entry& entry = entries_[block.value()];
   PAGODA_CHECK(entry.is_listed);
   if (entry.next != kNone) entries_[entry.next].previous = entry.previous;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -28,18 +30,14 @@ class PrefixIndex {
 
   // REQUIRES: !Contains(block).
   void Insert(BlockId block, const Content& content);
-  void Prefetch(BlockId block) const {
-    __builtin_prefetch(&entries_[block.value()], 1);
-    __builtin_prefetch(&tokens_[static_cast<size_t>(block.value()) * block_size_], 1);
-  }
   // A block with this content, if any.
-  absl::optional<BlockId> Find(const Content& content) const;
-  bool Contains(BlockId block) const { return entries_[block.value()].is_listed; }
+  absl::optional<BlockId> Find(const Content& content);
+  bool Contains(BlockId block);
   // Another block holds the same content. REQUIRES: Contains(block).
-  bool HasDuplicate(BlockId block) const;
+  bool HasDuplicate(BlockId block);
   // REQUIRES: Contains(block).
   void Erase(BlockId block);
-  size_t size() const { return size_; }
+  size_t size() const { return size_ + num_pending_; }
 
  private:
   // Blocks under one hash form a doubly linked list, so that erasing one of many is O(1).
@@ -51,11 +49,26 @@ class PrefixIndex {
     uint32_t next = kNone;
     bool is_listed = false;
   };
+  // A step publishes many blocks, one after the other, and each touches three far places of large
+  // tables. So Insert only asks for those places; they are written some blocks later, or by Settle
+  // before anything else is answered.
+  static constexpr size_t kMaxPending = 8;
+  struct Pending {
+    uint32_t block = 0;
+    BlockHash hash;
+    BlockHash parent;
+  };
+
+  void Settle();
+  void List(const Pending& pending, const TokenId* tokens);
 
   const uint32_t block_size_;
   size_t size_ = 0;
   std::vector<Entry> entries_;   // by block
   std::vector<TokenId> tokens_;  // block_size_ per block
+  std::array<Pending, kMaxPending> pending_;
+  std::vector<TokenId> pending_tokens_;  // block_size_ each
+  size_t num_pending_ = 0;
   absl::flat_hash_map<BlockHash, uint32_t> first_;
 };
 

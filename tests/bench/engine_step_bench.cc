@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <random>
 #include <string>
@@ -144,11 +145,17 @@ void Report(const char* name, double floor, double figure, const char* unit) {
               figure / floor);
 }
 
+// Machines drift, and neighbours only add: the cases alternate, and the best round of each counts.
 void Main() {
-  const double small = StepMicroseconds(256, 1000);
+  constexpr int kNumRounds = 5;
+  double small = 1e9, large = 1e9, deep = 1e9;
+  for (int i = 0; i < kNumRounds; ++i) {
+    small = std::min(small, StepMicroseconds(256, 1000));
+    large = std::min(large, StepMicroseconds(1024, 1000));
+    deep = std::min(deep, StepMicroseconds(256, 100000));
+  }
   Report("decode step, 256 sequences, 1k context", 50.0, small, "us");
-  Report("decode step, 1,024 sequences, 1k context", 200.0, StepMicroseconds(1024, 1000), "us");
-  const double deep = StepMicroseconds(256, 100000);
+  Report("decode step, 1,024 sequences, 1k context", 200.0, large, "us");
   Report("decode step, 256 sequences, 100k context", 50.0, deep, "us");
   Report("100k context to 1k context, percent", 120.0, 100.0 * deep / small, "%");
 }
@@ -156,4 +163,12 @@ void Main() {
 }  // namespace
 }  // namespace pagoda::engine
 
-int main() { pagoda::engine::Main(); }
+// engine_step_bench [SEQUENCES CONTEXT_TOKENS]: that case alone.
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    pagoda::engine::Main();
+    return 0;
+  }
+  const double us = pagoda::engine::StepMicroseconds(std::atoi(argv[1]), std::atoi(argv[2]));
+  std::printf("decode step, %s sequences, %s context tokens: %.1f us\n", argv[1], argv[2], us);
+}
