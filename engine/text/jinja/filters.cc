@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "engine/text/jinja/case_mapping.h"
 #include "engine/text/jinja/methods.h"
 #include "engine/text/jinja/predicates.h"
 #include "kernels/base/status_macros.h"
@@ -28,6 +29,8 @@ Result ToJsonFilter(const Value& value, const Arguments& arguments, Budget* budg
     width = static_cast<int>(indent->as_int());
   }
   if (value.extent().has_namespace) return TemplateError("tojson: a namespace has no JSON");
+  if (value.is_undefined() || value.extent().has_undefined)
+    return TemplateError("tojson: an undefined value has no JSON");
   // Every element is on a line of its own, behind its indentation.
   const Extent& extent = value.extent();
   PAGODA_RETURN_IF_ERROR(
@@ -45,7 +48,6 @@ Result StringMethod(const Value& value, const Arguments& arguments, Budget* budg
 constexpr const char* kStrip = "strip";
 constexpr const char* kUpper = "upper";
 constexpr const char* kLower = "lower";
-constexpr const char* kTitle = "title";
 constexpr const char* kCapitalize = "capitalize";
 constexpr const char* kReplace = "replace";
 
@@ -377,7 +379,8 @@ const absl::flat_hash_map<absl::string_view, Filter>& Filters() {
       {"trim", StringMethod<kStrip>},
       {"upper", StringMethod<kUpper>},
       {"lower", StringMethod<kLower>},
-      {"title", StringMethod<kTitle>},
+      {"title",
+       [](V v, A, Budget*) -> Result { return Value::String(WordsCapitalized(v.ToText())); }},
       {"capitalize", StringMethod<kCapitalize>},
       {"replace", StringMethod<kReplace>},
       {"join", Join},

@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "engine/text/jinja/case_mapping.h"
 #include "engine/text/jinja/filters.h"
 #include "kernels/base/status_macros.h"
 
@@ -55,10 +56,30 @@ bool IsSpace(absl::string_view character) {
 
 size_t CharacterSize(absl::string_view text) { return CodePointOffset(text, 1); }
 
+// Bytes at the front that are, or are not, white space.
+size_t SpanOf(absl::string_view text, bool is_space) {
+  size_t n = 0;
+  while (n < text.size()) {
+    const absl::string_view character = text.substr(n, CharacterSize(text.substr(n)));
+    if (IsSpace(character) != is_space) break;
+    n += character.size();
+  }
+  return n;
+}
+
 size_t LastCharacterSize(absl::string_view text) {
   size_t n = 1;
   while (n < text.size() && (static_cast<unsigned char>(text[text.size() - n]) & 0xc0) == 0x80) ++n;
   return n;
+}
+
+size_t WithoutTrailingSpace(absl::string_view text) {
+  while (!text.empty()) {
+    const size_t size = LastCharacterSize(text);
+    if (!IsSpace(text.substr(text.size() - size))) break;
+    text.remove_suffix(size);
+  }
+  return text.size();
 }
 
 Result Strip(const MarkedString& text, const Arguments& arguments, bool left, bool right) {
@@ -95,14 +116,10 @@ Result Split(const MarkedString& text, const Arguments& arguments, Budget* budge
       end = left == 0 ? std::string::npos : text.text.find(separator, begin);
       next = end == std::string::npos ? end : end + separator.size();
     } else {
-      while (begin < text.text.size() && absl::ascii_isspace(text.text[begin])) ++begin;
+      begin += SpanOf(absl::string_view(text.text).substr(begin), /*is_space=*/true);
       if (begin == text.text.size()) break;
-      end = begin;
-      while (end < text.text.size() && !absl::ascii_isspace(text.text[end])) ++end;
-      if (left == 0) {
-        end = text.text.size();
-        while (end > begin && absl::ascii_isspace(text.text[end - 1])) --end;
-      }
+      end = begin + SpanOf(absl::string_view(text.text).substr(begin), /*is_space=*/false);
+      if (left == 0) end = begin + WithoutTrailingSpace(absl::string_view(text.text).substr(begin));
       next = left == 0 || end == text.text.size() ? std::string::npos : end;
     }
     --left;
@@ -140,29 +157,6 @@ Result Affix(const MarkedString& text,
     if (one.is_string() && test(text.text, one.as_string().text)) return Value::Bool(true);
   }
   return Value::Bool(false);
-}
-
-MarkedString MapBytes(const MarkedString& text, char (*map)(unsigned char)) {
-  MarkedString out = text;
-  for (char& c : out.text) c = map(static_cast<unsigned char>(c));
-  return out;
-}
-
-Result Title(const MarkedString& text, const Arguments&, Budget*) {
-  MarkedString out = text;
-  bool in_word = false;
-  for (char& c : out.text) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    c = in_word ? absl::ascii_tolower(byte) : absl::ascii_toupper(byte);
-    in_word = absl::ascii_isalpha(byte) || byte >= 0x80;
-  }
-  return Value::String(std::move(out));
-}
-
-Result Capitalize(const MarkedString& text, const Arguments&, Budget*) {
-  MarkedString out = MapBytes(text, absl::ascii_tolower);
-  if (!out.text.empty()) out.text[0] = absl::ascii_toupper(static_cast<unsigned char>(out.text[0]));
-  return Value::String(std::move(out));
 }
 
 Result Replace(const MarkedString& text, const Arguments& arguments, Budget* budget) {
@@ -248,12 +242,10 @@ const absl::flat_hash_map<absl::string_view, Method>& StringMethods() {
       {"splitlines", SplitLines},
       {"startswith", [](T t, A a, Budget*) { return Affix(t, a, absl::StartsWith); }},
       {"endswith", [](T t, A a, Budget*) { return Affix(t, a, absl::EndsWith); }},
-      {"upper",
-       [](T t, A, Budget*) -> Result { return Value::String(MapBytes(t, absl::ascii_toupper)); }},
-      {"lower",
-       [](T t, A, Budget*) -> Result { return Value::String(MapBytes(t, absl::ascii_tolower)); }},
-      {"title", Title},
-      {"capitalize", Capitalize},
+      {"upper", [](T t, A, Budget*) -> Result { return Value::String(ToUpper(t)); }},
+      {"lower", [](T t, A, Budget*) -> Result { return Value::String(ToLower(t)); }},
+      {"title", [](T t, A, Budget*) -> Result { return Value::String(ToTitle(t)); }},
+      {"capitalize", [](T t, A, Budget*) -> Result { return Value::String(Capitalized(t)); }},
       {"replace", Replace},
       {"find", Find},
       {"count", Count},

@@ -114,9 +114,11 @@ Result BinaryOperator(absl::string_view op, const Value& left, const Value& righ
     PAGODA_RETURN_IF_ERROR(budget->Spend(static_cast<int64_t>(out.size())));
     return Value::ListOf(std::move(out));
   }
-  if (op == "*" && (left.is_string() || left.is_list()) && right.is_int())
+  // As in Python, true counts as 1.
+  const auto is_whole = [](const Value& value) { return value.is_number() && !value.is_float(); };
+  if (op == "*" && (left.is_string() || left.is_list()) && is_whole(right))
     return Repeat(left, right.as_int(), budget);
-  if (op == "*" && (right.is_string() || right.is_list()) && left.is_int())
+  if (op == "*" && (right.is_string() || right.is_list()) && is_whole(left))
     return Repeat(right, left.as_int(), budget);
   for (const Value* operand : {&left, &right}) {
     if (operand->is_undefined())

@@ -372,12 +372,18 @@ class Parser {
     return ParseBinary(&Parser::ParseUnary, TokenKind::kOperator, {"**"});
   }
 
+  // A sign binds more tightly than filters and tests, which belong to all of -x.
   absl::StatusOr<NodePtr> ParseUnary() {
+    PAGODA_ASSIGN_OR_RETURN(NodePtr operand, ParseSigned());
+    return ParseFilters(std::move(operand));
+  }
+
+  absl::StatusOr<NodePtr> ParseSigned() {
     for (absl::string_view op : {"-", "+"}) {
       if (!TakeOp(op)) continue;
       const Depth guard(&depth_);
       if (depth_ > kMaxDepth) return Error("nested too deeply");
-      PAGODA_ASSIGN_OR_RETURN(NodePtr operand, ParseUnary());
+      PAGODA_ASSIGN_OR_RETURN(NodePtr operand, ParseSigned());
       return New(NodeKind::kUnary, std::string(op), std::move(operand));
     }
     PAGODA_ASSIGN_OR_RETURN(NodePtr primary, ParsePrimary());
@@ -474,8 +480,7 @@ class Parser {
     return dict;
   }
 
-  // .name, [index], (arguments), | filter, is test. The chain is a loop, but its tree is as deep as
-  // it is long.
+  // .name, [index], (arguments). The chain is a loop, but its tree is as deep as it is long.
   absl::StatusOr<NodePtr> ParsePostfix(NodePtr node) {
     for (int length = 0;; ++length) {
       if (length > 0) PAGODA_RETURN_IF_ERROR(CountOperator());
@@ -495,13 +500,27 @@ class Parser {
       } else if (TakeOp("(")) {
         node = New(NodeKind::kCall, "", std::move(node));
         PAGODA_RETURN_IF_ERROR(ParseArguments(node.get()));
-      } else if (TakeOp("|")) {
+      } else {
+        return node;
+      }
+    }
+  }
+
+  // | filter, is test, (arguments) of what they give.
+  absl::StatusOr<NodePtr> ParseFilters(NodePtr node) {
+    for (int length = 0;; ++length) {
+      if (length > 0) PAGODA_RETURN_IF_ERROR(CountOperator());
+      if (length > kMaxDepth) return Error("an expression is too long");
+      if (TakeOp("|")) {
         PAGODA_ASSIGN_OR_RETURN(std::string name, ExpectName());
         if (!IsFilter(name)) return Error(absl::StrCat("no filter named '", name, "'"));
         node = New(NodeKind::kFilter, std::move(name), std::move(node));
         if (TakeOp("(")) PAGODA_RETURN_IF_ERROR(ParseArguments(node.get()));
       } else if (TakeWord("is")) {
         PAGODA_ASSIGN_OR_RETURN(node, ParseTest(std::move(node)));
+      } else if (TakeOp("(")) {
+        node = New(NodeKind::kCall, "", std::move(node));
+        PAGODA_RETURN_IF_ERROR(ParseArguments(node.get()));
       } else {
         return node;
       }
@@ -523,10 +542,7 @@ class Parser {
                 !PeekWord("not"))) {
       // One argument without parentheses.
       PAGODA_ASSIGN_OR_RETURN(NodePtr argument, ParsePrimary());
-      while (TakeOp(".")) {
-        PAGODA_ASSIGN_OR_RETURN(std::string attribute, ExpectName());
-        argument = New(NodeKind::kAttribute, std::move(attribute), std::move(argument));
-      }
+      PAGODA_ASSIGN_OR_RETURN(argument, ParsePostfix(std::move(argument)));
       node->children.push_back(std::move(argument));
     }
     return node;

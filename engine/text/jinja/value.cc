@@ -35,6 +35,7 @@ void Extent::Add(const Extent& part) {
   depth = static_cast<uint16_t>(
       std::max<int>(depth, std::min<int>(part.depth + 1, std::numeric_limits<uint16_t>::max())));
   has_namespace = has_namespace || part.has_namespace;
+  has_undefined = has_undefined || part.has_undefined;
 }
 
 Value Value::String(MarkedString s) {

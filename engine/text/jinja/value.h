@@ -46,6 +46,7 @@ struct Extent {
   uint64_t text_bytes = 0;
   uint16_t depth = 0;  // of lists and dicts; a namespace is a leaf, since it changes later
   bool has_namespace = false;
+  bool has_undefined = false;
 
   void Add(const Extent& part);
 };
@@ -84,8 +85,12 @@ class Value {
     const Node* node = nullptr;
   };
 
-  Value() : data_(Undefined{}) {}
-  static Value UndefinedNamed(std::string name) { return Value(Undefined{std::move(name)}); }
+  Value() : data_(Undefined{}) { extent_.has_undefined = true; }
+  static Value UndefinedNamed(std::string name) {
+    Value value(Undefined{std::move(name)});
+    value.extent_.has_undefined = true;
+    return value;
+  }
   static Value NoneValue() { return Value(None{}); }
   static Value Bool(bool b) { return Value(b); }
   static Value Int(int64_t i) { return Value(i); }

@@ -51,6 +51,35 @@ TEST(ChatTemplate, Expressions) {
   EXPECT_EQ(Text("{{ 1e20 }} {{ 0.00001 }} {{ 1.0 }} {{ 'a' * 3 }}"), "1e+20 1e-05 1.0 aaa");
 }
 
+TEST(ChatTemplate, SignsBelongToWhatFiltersAndTestsSee) {
+  EXPECT_EQ(
+      Text("{{ -3|abs }} {{ -3|string }} {{ -3 is divisibleby 3 }} {{ - -2|abs }} {{ 2 - 3|abs }}"),
+      "3 -3 True 2 -1");
+  EXPECT_EQ(Text("{{ 7 is eq [1,7][1] }}"), "True");
+  // After a filter no attribute and no index follows.
+  EXPECT_THAT(Text("{{ 'a'|upper.strip() }}"), HasSubstr("ERROR"));
+  EXPECT_THAT(Text("{{ 'ab'|list[0] }}"), HasSubstr("ERROR"));
+}
+
+TEST(ChatTemplate, CaseMappingsOfAllOfUnicode) {
+  EXPECT_EQ(Text("{{ '\u00E4\u00DF \u03A3\u0391\u03A3'|upper }} {{ '\u00C4\u00D6 "
+                 "\u03A3\u0391\u03A3 \u0130'|lower }}"),
+            "\u00C4SS \u03A3\u0391\u03A3 \u00E4\u00F6 \u03C3\u03B1\u03C2 i\u0307");
+  EXPECT_EQ(Text("{{ '\u00E4rger \u00FCber \u01C6'.title() }} {{ '\u00D6L uND'|capitalize }}"),
+            "\u00C4rger \u00DCber \u01C5 \u00D6l und");
+  // The filter begins words otherwise than the method.
+  EXPECT_EQ(
+      Text("{{ '<|end|> of-the (wor)ld x.y'|title }}|{{ '<|end|> of-the (wor)ld x.y'.title() }}"),
+      "<|end|> Of-The (Wor)ld X.y|<|End|> Of-The (Wor)Ld X.Y");
+  EXPECT_EQ(Text("{{ 'a\u3000b\u2003c'.split() }}"), "['a', 'b', 'c']");
+}
+
+TEST(ChatTemplate, TrueIsOneAndUndefinedHasNoJson) {
+  EXPECT_EQ(Text("{{ 'ab' * true }} {{ [1] * true }} {{ 'ab' * false }}|"), "ab [1] |");
+  EXPECT_THAT(Text("{{ missing|tojson }}"), HasSubstr("ERROR"));
+  EXPECT_THAT(Text("{{ {'a': [missing]}|tojson }}"), HasSubstr("ERROR"));
+}
+
 TEST(ChatTemplate, Whitespace) {
   EXPECT_EQ(Text("a\n  {% if true %}\nb\n  {% endif %}\nc\n"), "a\nb\nc");
   EXPECT_EQ(Text("a  {{- 'b' -}}  c"), "abc");
