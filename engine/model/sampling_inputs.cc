@@ -17,7 +17,7 @@ bool HasPenalties(const RowSampling& sampling) {
 }
 
 // True if `word` would be complete with its last token next.
-bool IsOneTokenShort(const internal::v1::TokenSequence& word, const std::vector<TokenId>& tokens) {
+bool IsOneTokenShort(const internal::v1::TokenSequence& word, absl::Span<const TokenId> tokens) {
   const size_t num_before = static_cast<size_t>(word.token_ids_size()) - 1;
   if (tokens.size() < num_before) return false;
   for (size_t i = 0; i < num_before; ++i) {
@@ -90,11 +90,14 @@ absl::StatusOr<SamplingInputs> SamplingInputs::Allocate(kernels::Backend& backen
 
 void SamplingInputs::AddMasked(const LogitRow& row, const SlotState& slot) {
   std::vector<int32_t>& masked = masked_.values();
+  absl::Span<const TokenId> before = slot.tokens;
+  if (row.is_prompt) before = before.first(static_cast<size_t>(row.position));
   for (const internal::v1::TokenSequence& word : slot.sampling.bad_words()) {
-    if (IsOneTokenShort(word, slot.tokens)) {
+    if (IsOneTokenShort(word, before)) {
       masked.push_back(static_cast<int32_t>(word.token_ids(word.token_ids_size() - 1)));
     }
   }
+  if (row.is_prompt) return;
   const uint32_t num_output = static_cast<uint32_t>(row.position - slot.num_prompt_tokens);
   if (num_output < slot.sampling.min_tokens()) {
     const auto& ids = slot.sampling.min_tokens_masked_ids();
@@ -111,41 +114,76 @@ void SamplingInputs::AddRow(const LogitRow& row, const SlotState& slot) {
   sample.masked_begin = sample.masked_end = size(masked_.values());
   sample.bias_begin = sample.bias_end = size(bias_ids_.values());
   sample.penalty_begin = sample.penalty_end = size(penalties_.values());
-  if (row.is_prompt) {
-    // Tokens of a prompt are scored by the raw logits.
-    sample.target_token = slot.tokens[static_cast<size_t>(row.position)];
-    return;
-  }
-  const RowSampling& sampling = slot.sampling;
-  sample.temperature = sampling.temperature();
-  sample.top_p = sampling.top_p();
-  sample.min_p = sampling.min_p();
-  sample.typical_p = sampling.typical_p();
-  sample.repetition_penalty = sampling.repetition_penalty();
-  sample.frequency_penalty = sampling.frequency_penalty();
-  sample.presence_penalty = sampling.presence_penalty();
-  sample.top_k =
-      static_cast<int32_t>(std::min<uint32_t>(sampling.top_k(), static_cast<uint32_t>(INT32_MAX)));
-  sample.seed = sampling.seed();
-  sample.slot = row.slot;
-  sample.processed_logprobs = sampling.processed_logprobs() ? 1 : 0;
+  if (row.is_prompt) sample.target_token = slot.tokens[static_cast<size_t>(row.position)];
+  if (!row.is_prompt) sample.slot = row.slot;
+  if (!row.is_prompt || slot.sampling.processed_logprobs()) AddProcessing(row, slot, &sample);
+}
 
+void SamplingInputs::AddProcessing(const LogitRow& row,
+                                   const SlotState& slot,
+                                   kernels::SampleRow* sample) {
+  const RowSampling& sampling = slot.sampling;
+  sample->temperature = sampling.temperature();
+  sample->top_p = sampling.top_p();
+  sample->min_p = sampling.min_p();
+  sample->typical_p = sampling.typical_p();
+  sample->repetition_penalty = sampling.repetition_penalty();
+  sample->frequency_penalty = sampling.frequency_penalty();
+  sample->presence_penalty = sampling.presence_penalty();
+  sample->top_k =
+      static_cast<int32_t>(std::min<uint32_t>(sampling.top_k(), static_cast<uint32_t>(INT32_MAX)));
+  sample->seed = sampling.seed();
+  sample->processed_logprobs = sampling.processed_logprobs() ? 1 : 0;
+  // The positions of a prompt follow one another and have the same lists.
+  const bool continues_prompt = row.is_prompt && prompt_tokens_.slot == row.slot;
+  if (continues_prompt) {
+    const kernels::SampleRow& last = sample[-1];
+    sample->allowed_begin = last.allowed_begin;
+    sample->allowed_end = last.allowed_end;
+    sample->bias_begin = last.bias_begin;
+    sample->bias_end = last.bias_end;
+  } else {
+    AddIds(sampling, sample);
+  }
+  AddMasked(row, slot);
+  sample->masked_end = static_cast<int32_t>(masked_.values().size());
+  AddPenalties(row, slot, sample);
+}
+
+void SamplingInputs::AddIds(const RowSampling& sampling, kernels::SampleRow* sample) {
   const auto& allowed = sampling.allowed_token_ids();
   allowed_.values().insert(allowed_.values().end(), allowed.begin(), allowed.end());
-  sample.allowed_end = size(allowed_.values());
-  AddMasked(row, slot);
-  sample.masked_end = size(masked_.values());
+  sample->allowed_end = static_cast<int32_t>(allowed_.values().size());
   const auto& ids = sampling.bias_token_ids();
   const auto& values = sampling.bias_values();
   bias_ids_.values().insert(bias_ids_.values().end(), ids.begin(), ids.end());
   bias_values_.values().insert(bias_values_.values().end(), values.begin(), values.end());
-  sample.bias_end = size(bias_ids_.values());
-  if (HasPenalties(sampling)) {
+  sample->bias_end = static_cast<int32_t>(bias_ids_.values().size());
+}
+
+void SamplingInputs::AddPenalties(const LogitRow& row,
+                                  const SlotState& slot,
+                                  kernels::SampleRow* sample) {
+  std::vector<kernels::PenaltyEntry>& penalties = penalties_.values();
+  if (row.is_prompt) {
+    if (prompt_tokens_.slot != row.slot) {
+      prompt_tokens_ = {.slot = row.slot, .begin = static_cast<int32_t>(penalties.size())};
+    }
+    if (!HasPenalties(slot.sampling)) return;
+    AddPromptTokens(row, slot);
+    sample->penalty_begin = prompt_tokens_.begin;
+  } else if (HasPenalties(slot.sampling)) {
     TokenCounts& counts = counts_[static_cast<size_t>(row.slot)];
     counts.Update(slot);
-    penalties_.values().insert(
-        penalties_.values().end(), counts.entries().begin(), counts.entries().end());
-    sample.penalty_end = size(penalties_.values());
+    penalties.insert(penalties.end(), counts.entries().begin(), counts.entries().end());
+  }
+  sample->penalty_end = static_cast<int32_t>(penalties.size());
+}
+
+void SamplingInputs::AddPromptTokens(const LogitRow& row, const SlotState& slot) {
+  for (int32_t& i = prompt_tokens_.num_counted; i < row.position; ++i) {
+    const TokenId token = slot.tokens[static_cast<size_t>(i)];
+    if (prompt_tokens_.seen.insert(token).second) penalties_.values().push_back({.token = token});
   }
 }
 
@@ -162,6 +200,7 @@ absl::Status SamplingInputs::Build(kernels::Backend& backend,
   bias_ids_.values().clear();
   bias_values_.values().clear();
   penalties_.values().clear();
+  prompt_tokens_.slot = -1;
   for (const LogitRow& row : rows) {
     batch_rows_.values().push_back(row.batch_row);
     AddRow(row, slots.slot(row.slot));

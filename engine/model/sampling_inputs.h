@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -20,7 +21,9 @@ struct LogitRow {
   int32_t position = 0;
   // Row of the batch whose hidden state the logits are made of.
   int32_t batch_row = 0;
-  // Scores the known token at `position` instead of sampling one.
+  // Scores the known token at `position` instead of sampling one: by the raw logits or, where
+  // processed log-probabilities are asked for, as if it were the next one to be sampled (but
+  // min_tokens, which says how an output ends).
   bool is_prompt = false;
 
   // Log-probabilities wanted beside the token's own; -1: none at all.
@@ -71,8 +74,22 @@ class SamplingInputs {
     size_t capacity_ = 0;
   };
 
+  // The distinct tokens of a prompt in order of first occurrence, so that those before any position
+  // are the first of them; in penalties_, from `begin` on.
+  struct PromptTokens {
+    int32_t slot = -1;
+    int32_t begin = 0;
+    int32_t num_counted = 0;  // tokens of the prompt
+    absl::flat_hash_set<TokenId> seen;
+  };
+
   void AddRow(const LogitRow& row, const SlotState& slot);
+  void AddProcessing(const LogitRow& row, const SlotState& slot, kernels::SampleRow* sample);
+  void AddIds(const internal::v1::RowSampling& sampling, kernels::SampleRow* sample);
   void AddMasked(const LogitRow& row, const SlotState& slot);
+  void AddPenalties(const LogitRow& row, const SlotState& slot, kernels::SampleRow* sample);
+  // Extends prompt_tokens_ to those before the row's position.
+  void AddPromptTokens(const LogitRow& row, const SlotState& slot);
 
   int num_sets_ = 0;
   List<int32_t> batch_rows_;
@@ -83,6 +100,7 @@ class SamplingInputs {
   List<float> bias_values_;
   List<kernels::PenaltyEntry> penalties_;
   std::vector<TokenCounts> counts_;  // by slot
+  PromptTokens prompt_tokens_;       // of the last row that was a prompt's
 };
 
 }  // namespace pagoda::engine

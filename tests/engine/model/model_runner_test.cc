@@ -1,6 +1,7 @@
 #include "engine/model/model_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -11,6 +12,7 @@
 #include "tests/engine/model/random_llama.h"
 #include "tests/engine/model/reference_llama.h"
 #include "tests/engine/model/runner_driver.h"
+#include "tests/reference/sampler.h"
 
 namespace pagoda::engine {
 namespace {
@@ -277,6 +279,71 @@ TEST_F(ModelRunnerTest, PromptLogprobsEqualTheReferenceWhateverTheChunks) {
       EXPECT_EQ(done.logprobs[0].top_ids_size(), 0);
       EXPECT_EQ(done.logprobs[0].rank(), 1u);
     }
+  }
+}
+
+// As if each position of the prompt were the next to be sampled, whatever the chunks; min_tokens
+// says nothing of a prompt.
+TEST_F(ModelRunnerTest, ProcessedPromptLogprobsCountWhatIsBeforeThem) {
+  std::vector<uint32_t> prompt = PseudoPrompt(3, 50);
+  std::copy(prompt.begin(), prompt.begin() + 10, prompt.begin() + 30);
+  const auto reference_logits = ReferenceLogits(model_, prompt);
+  for (uint32_t budget : {1u, 7u, 64u}) {
+    const auto driver =
+        Open({.max_num_seqs = 2, .max_num_batched_tokens = budget, .steps_in_flight = 2});
+    DrivenSequence sequence = {.prompt = prompt, .max_tokens = 3, .sampling = GreedySampling()};
+    internal::v1::RowSampling& sampling = sequence.sampling;
+    sampling.set_processed_logprobs(true);
+    sampling.set_num_prompt_logprobs(kVocab);
+    sampling.set_temperature(0.5f);
+    sampling.set_repetition_penalty(1.5f);
+    sampling.set_presence_penalty(1.0f);  // of the output alone
+    sampling.add_bias_token_ids(5);
+    sampling.add_bias_values(2.5f);
+    for (uint32_t i : {0u, 1u}) {
+      if (i == 0) sampling.add_bad_words();
+      sampling.mutable_bad_words(0)->add_token_ids(prompt[20 + i]);
+    }
+    sampling.set_min_tokens(3);
+    sampling.add_min_tokens_masked_ids(prompt[40]);
+    DrivenSequence raw = sequence;
+    raw.sampling.set_processed_logprobs(false);
+    std::vector<DrivenSequence> sequences = {sequence, raw};
+    ASSERT_TRUE(driver->Run(sequences).ok());
+    const internal::v1::PromptLogprobs& logprobs = sequences[0].prompt_logprobs;
+    ASSERT_EQ(logprobs.logprobs_size(), 49);
+    for (int p = 1; p < 50; ++p) {
+      SCOPED_TRACE(p);
+      reference::SamplerRow row = {.temperature = 0.5, .repetition_penalty = 1.5};
+      row.presence_penalty = 1.0;
+      row.bias = {{5, 2.5}};
+      for (int i = 0; i < p; ++i) {
+        const auto token = static_cast<int32_t>(prompt[static_cast<size_t>(i)]);
+        const bool is_new = std::none_of(row.penalties.begin(),
+                                         row.penalties.end(),
+                                         [&](const auto& entry) { return entry.first == token; });
+        if (is_new) row.penalties.emplace_back(token, 0);
+      }
+      if (prompt[static_cast<size_t>(p) - 1] == prompt[20]) {
+        row.masked = {static_cast<int32_t>(prompt[21])};
+      }
+      std::vector<double> processed =
+          reference::ProcessedLogits(reference_logits[static_cast<size_t>(p) - 1], row);
+      for (double& value : processed) value /= 0.5;
+      const std::vector<double> expected = reference::LogSoftmax(processed);
+      const uint32_t token = prompt[static_cast<size_t>(p)];
+      if (std::isinf(expected[token])) {
+        EXPECT_TRUE(std::isinf(logprobs.logprobs(p - 1)));
+      } else {
+        EXPECT_NEAR(logprobs.logprobs(p - 1), expected[token], 1e-3);
+      }
+      const int best = static_cast<int>(kVocab) * (p - 1);
+      EXPECT_NEAR(
+          logprobs.top_logprobs(best), *std::max_element(expected.begin(), expected.end()), 1e-3);
+      const std::vector<double> plain = LogSoftmax(reference_logits[static_cast<size_t>(p) - 1]);
+      EXPECT_NEAR(sequences[1].prompt_logprobs.logprobs(p - 1), plain[token], 1e-4);
+    }
+    EXPECT_TRUE(std::isinf(logprobs.logprobs(20)));
   }
 }
 
