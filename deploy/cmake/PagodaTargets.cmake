@@ -83,6 +83,10 @@ function(pagoda_precompile target kind)
     target_precompile_headers(${name} PRIVATE ${headers})
   endif()
   target_precompile_headers(${target} REUSE_FROM ${name})
+  if(name MATCHES "_rpc$")
+    # As gRPC has it: GCC takes precompiled headers only where the same is defined.
+    target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:PkgConfig::GRPCPP,INTERFACE_COMPILE_OPTIONS>)
+  endif()
 endfunction()
 
 # pagoda_library(NAME [HDRS ...] [SRCS ...] [DEPS ...] [PRIVATE_DEPS ...])
