@@ -119,7 +119,7 @@ add_custom_target(asan_more_tests)
 add_custom_target(tsan_tests)
 
 # Tests are compiled for the compiler's speed: what they test is not.
-set(PAGODA_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+set(PAGODA_TEST_OPTIONS $<$<CONFIG:Release>:-O1> $<$<BOOL:${PAGODA_SANITIZE}>:-O0>)
 
 # pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
 # entry per case.
@@ -135,6 +135,7 @@ function(pagoda_test name)
   target_compile_options(${name} PRIVATE ${PAGODA_TEST_OPTIONS})
   target_link_libraries(${name} PRIVATE pagoda::flags ${A_DEPS} GTest::gmock GTest::gtest_main)
   pagoda_precompile(${name} test)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${PAGODA_FAST_BUILD} UNITY_BUILD_BATCH_SIZE 4)
   if(A_LABEL STREQUAL "unit" AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(engine|parallel|fixtures)")
     add_dependencies(asan_tests ${name})
     add_dependencies(tsan_tests ${name})

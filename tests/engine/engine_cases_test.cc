@@ -8,12 +8,6 @@
 namespace pagoda::engine {
 namespace {
 
-std::vector<TokenId> Prompt(int32_t size, TokenId first = 1) {
-  std::vector<TokenId> prompt;
-  for (int32_t i = 0; i < size; ++i) prompt.push_back((first + i * 7) % 100);
-  return prompt;
-}
-
 int32_t NumCached(EngineHarness& h, const Request& request) {
   return h.sink.requests[request.key.value()].started->num_cached_tokens;
 }

@@ -13,12 +13,6 @@
 namespace pagoda::engine {
 namespace {
 
-std::vector<TokenId> Prompt(int32_t size, TokenId first = 1) {
-  std::vector<TokenId> prompt;
-  for (int32_t i = 0; i < size; ++i) prompt.push_back((first + i) % 100);
-  return prompt;
-}
-
 TEST(EngineTest, ServesOneRequest) {
   EngineHarness h(EngineHarness::DefaultOptions());
   const Request request = h.NewRequest(Prompt(10), 5);

@@ -10,12 +10,6 @@
 namespace pagoda::engine {
 namespace {
 
-std::vector<TokenId> Prompt(int32_t size, TokenId first = 1) {
-  std::vector<TokenId> prompt;
-  for (int32_t i = 0; i < size; ++i) prompt.push_back((first + i * 7) % 100);
-  return prompt;
-}
-
 // Blocks of 4, window of 10, budget 8, two steps in flight: (10 + 2 * 8) / 4 + 1 blocks at most.
 EngineHarness::Options WindowOptions(int32_t num_kv_blocks) {
   EngineHarness::Options options = EngineHarness::DefaultOptions();

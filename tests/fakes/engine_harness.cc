@@ -39,6 +39,12 @@ void CollectingSink::Deliver(std::vector<OutputDelta> deltas) {
   }
 }
 
+std::vector<TokenId> Prompt(int32_t size, TokenId first) {
+  std::vector<TokenId> prompt;
+  for (int32_t i = 0; i < size; ++i) prompt.push_back((first + i * 7) % 100);
+  return prompt;
+}
+
 EngineHarness::Options EngineHarness::DefaultOptions() {
   Options options;
   options.config.set_max_num_seqs(8);

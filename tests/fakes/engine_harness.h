@@ -47,6 +47,9 @@ class CollectingSink : public OutputSink {
   std::function<void(const OutputDelta&)> on_delta;
 };
 
+// A prompt of tokens below 100; equal `first`, equal tokens.
+std::vector<TokenId> Prompt(int32_t size, TokenId first = 1);
+
 // An engine over a FakeStepPipe, in one thread: the test acts while the engine waits. Every step
 // takes 1 ms of fake time.
 class EngineHarness {

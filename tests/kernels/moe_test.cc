@@ -87,17 +87,17 @@ TEST_P(MoeTest, LowerExpertOnTies) {
   EXPECT_EQ(routing.row_weights, (std::vector<float>{0.5f, 0.5f}));
 }
 
-struct Shape {
+struct MoeShape {
   int64_t rows, n, k;
   int32_t num_groups, top_k;
 };
 
 TEST_P(MoeTest, GroupedLinearGathersAndMatchesReference) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const Shape s : {Shape{1, 16, 2, 3, 1},
-                          Shape{7, 48, 33, 4, 2},
-                          Shape{3, 256, 64, 64, 8},
-                          Shape{150, 160, 96, 8, 2}}) {
+    for (const MoeShape s : {MoeShape{1, 16, 2, 3, 1},
+                             MoeShape{7, 48, 33, 4, 2},
+                             MoeShape{3, 256, 64, 64, 8},
+                             MoeShape{150, 160, 96, 8, 2}}) {
       SCOPED_TRACE(testing::Message() << DTypeName(dtype) << " rows " << s.rows << " n " << s.n
                                       << " k " << s.k << " groups " << s.num_groups);
       std::vector<float> w = RandomFloats(s.num_groups * s.n * s.k, 1);

@@ -34,14 +34,14 @@ ServedModel ModelWith(const std::string& chat_template, bool adds_bos = false) {
 ServedModel DefaultModel() { return ModelWith(fixtures::ByteTokenizerOptions().chat_template); }
 
 // The field of a GenerateRequest's `prompt`.
-v1::Prompt Parse(const std::string& text) {
+v1::Prompt ParsePrompt(const std::string& text) {
   v1::Prompt prompt;
   EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &prompt)) << text;
   return prompt;
 }
 
 std::string Rendered(const ServedModel& model, const std::string& chat) {
-  const auto rendered = RenderChat(Parse("chat { " + chat + " }").chat(), model);
+  const auto rendered = RenderChat(ParsePrompt("chat { " + chat + " }").chat(), model);
   return rendered.ok() ? rendered->text : "ERROR " + std::string(rendered.status().message());
 }
 
@@ -65,7 +65,7 @@ TEST(ConvertChatTest, MessagesBecomeTheTemplatesTokens) {
   EXPECT_EQ(Rendered(model, kUserHi), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(Rendered(model, std::string(kUserHi) + " add_generation_prompt: false"),
             "<|im_start|>user\nhi<|im_end|>\n");
-  const auto ids = PromptIds(model, Parse(std::string("chat { ") + kUserHi + " }"));
+  const auto ids = PromptIds(model, ParsePrompt(std::string("chat { ") + kUserHi + " }"));
   ASSERT_TRUE(ids.ok()) << ids.status();
   const fixtures::ByteTokenizerIds known = fixtures::IdsOf({});
   EXPECT_EQ(ids->front(), known.im_start);
@@ -132,13 +132,14 @@ TEST(ConvertChatTest, WhatCannotBeRenderedIsNamed) {
   bare.tokenizer = nullptr;
   EXPECT_THAT(Rendered(bare, kUserHi), HasSubstr("no tokenizer.json"));
   for (const char* field : {"add_special_tokens: true", "parse_special_tokens: true"}) {
-    const auto ids = PromptIds(model, Parse(std::string("chat { ") + kUserHi + " } " + field));
+    const auto ids =
+        PromptIds(model, ParsePrompt(std::string("chat { ") + kUserHi + " } " + field));
     EXPECT_TRUE(absl::IsInvalidArgument(ids.status())) << field;
   }
   // Too long before it is encoded, and after.
   ServedModel small = DefaultModel();
   small.max_context_tokens = 8;
-  const auto ids = PromptIds(small, Parse(std::string("chat { ") + kUserHi + " }"));
+  const auto ids = PromptIds(small, ParsePrompt(std::string("chat { ") + kUserHi + " }"));
   EXPECT_THAT(std::string(ids.status().message()), HasSubstr("prompt.chat: holds"));
   v1::Prompt large;
   large.mutable_chat()->add_messages()->set_role("user");
@@ -160,7 +161,7 @@ TEST(ConvertChatTest, B044TemplateErrorsAreTheClients) {
       "{{ raise_exception('Roles must alternate user/assistant') }}{% endif %}"
       "{{ m.content }}{% if m.role == 'odd' %}{{ nothing.at_all }}{% endif %}{% endfor %}");
   const std::string user = "messages { role: 'user' content { text: 'a' } }";
-  const auto refused = RenderChat(Parse("chat { " + user + user + " }").chat(), model);
+  const auto refused = RenderChat(ParsePrompt("chat { " + user + user + " }").chat(), model);
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
   EXPECT_THAT(std::string(refused.status().message()),
               HasSubstr("Roles must alternate user/assistant"));
@@ -209,14 +210,15 @@ TEST(ConvertChatTest, B050OneBosFromEveryEntry) {
   const ServedModel model = ModelWith(with_bos, /*adds_bos=*/true);
   const TokenId bos = *model.tokenizer->bos_token_id();
   const std::vector<TokenId> expected = {bos, 'h', 'i'};
-  EXPECT_EQ(PromptIds(model, Parse(std::string("chat { ") + kUserHi + " }")).value(), expected);
-  EXPECT_EQ(PromptIds(model, Parse("text: 'hi'")).value(), expected);
-  EXPECT_EQ(PromptIds(model, Parse("text: '<|bos|>hi' parse_special_tokens: true")).value(),
+  EXPECT_EQ(PromptIds(model, ParsePrompt(std::string("chat { ") + kUserHi + " }")).value(),
+            expected);
+  EXPECT_EQ(PromptIds(model, ParsePrompt("text: 'hi'")).value(), expected);
+  EXPECT_EQ(PromptIds(model, ParsePrompt("text: '<|bos|>hi' parse_special_tokens: true")).value(),
             expected);
   EXPECT_EQ(EncodeText("text", "hi", {}, *model.tokenizer).value(), expected);
   // A template without BOS: none, as in the library.
   const ServedModel without = ModelWith("{{ messages[0].content }}", /*adds_bos=*/true);
-  EXPECT_EQ(PromptIds(without, Parse(std::string("chat { ") + kUserHi + " }")).value(),
+  EXPECT_EQ(PromptIds(without, ParsePrompt(std::string("chat { ") + kUserHi + " }")).value(),
             (std::vector<TokenId>{'h', 'i'}));
 }
 

@@ -29,7 +29,7 @@ v1::StreamGenerateRequest AsStream(const v1::GenerateRequest& request) {
   return stream;
 }
 
-constexpr CallOrigin kUnary = {.key = engine::RequestKey(7), .arrival_ns = 5};
+const CallOrigin kUnary = {.key = engine::RequestKey(7), .arrival_ns = 5};
 
 absl::StatusOr<ConvertedRequest> Convert(const std::string& text,
                                          const ServedModel& model = MakeFakeModel()) {

@@ -22,9 +22,9 @@ std::unique_ptr<Tokenizer> MakeTokenizer(const fixtures::ByteTokenizerOptions& o
 }
 
 // The pieces of a stream; each must be valid on its own.
-std::vector<std::string> Pieces(const Tokenizer& tokenizer,
-                                const std::vector<TokenId>& ids,
-                                bool skip_special) {
+std::vector<std::string> PiecesOf(const Tokenizer& tokenizer,
+                                  const std::vector<TokenId>& ids,
+                                  bool skip_special) {
   Detokenizer detokenizer(&tokenizer, skip_special);
   std::vector<std::string> pieces;
   for (const TokenId id : ids) detokenizer.Append(id, &pieces.emplace_back());
@@ -44,11 +44,11 @@ TEST(Detokenizer, B001SplitCharactersComeWhole) {
   const auto tokenizer = MakeTokenizer({.extra_tokens = {"\xF0\x9F\xAB"}});
   const TokenId extra = fixtures::IdsOf({}).extra;
   using P = std::vector<std::string>;
-  EXPECT_EQ(Pieces(*tokenizer, {264, 0x8D}, true), P({"", "\xF0\x9F\x98\x8D", ""}));
-  EXPECT_EQ(Pieces(*tokenizer, {263, 0xAB, 0xA0}, true), P({"", "", "\xF0\x9F\xAB\xA0", ""}));
-  EXPECT_EQ(Pieces(*tokenizer, {extra, 0xA0, 'a'}, true), P({"", "\xF0\x9F\xAB\xA0", "a", ""}));
+  EXPECT_EQ(PiecesOf(*tokenizer, {264, 0x8D}, true), P({"", "\xF0\x9F\x98\x8D", ""}));
+  EXPECT_EQ(PiecesOf(*tokenizer, {263, 0xAB, 0xA0}, true), P({"", "", "\xF0\x9F\xAB\xA0", ""}));
+  EXPECT_EQ(PiecesOf(*tokenizer, {extra, 0xA0, 'a'}, true), P({"", "\xF0\x9F\xAB\xA0", "a", ""}));
   // One that never completes is one U+FFFD, at the end.
-  EXPECT_EQ(Pieces(*tokenizer, {'a', 264}, true), P({"a", "", "\uFFFD"}));
+  EXPECT_EQ(PiecesOf(*tokenizer, {'a', 264}, true), P({"a", "", "\uFFFD"}));
   EXPECT_EQ(tokenizer->Decode(std::vector<TokenId>{'a', 264}, true), "a\uFFFD");
 }
 
@@ -59,7 +59,7 @@ TEST(Detokenizer, B015StrayBytesAreMaximalSubparts) {
       0x80, 0xC0, 0x80, 0xED, 0xA0, 0x80, 0xF5, 0x80, 0x80, 0x80, 'o', 'k'};
   std::string expected;
   for (int i = 0; i < 10; ++i) expected += "\uFFFD";
-  EXPECT_EQ(Join(Pieces(*tokenizer, ids, true)), expected + "ok");
+  EXPECT_EQ(Join(PiecesOf(*tokenizer, ids, true)), expected + "ok");
   EXPECT_EQ(tokenizer->Decode(ids, true), expected + "ok");
 }
 
@@ -106,7 +106,7 @@ TEST(Detokenizer, RandomTokensAddUpToTheWholeText) {
     }
     std::string expected;
     if (AppendUtf8(bytes, &expected) > 0) expected += "\uFFFD";
-    ASSERT_EQ(Join(Pieces(*tokenizer, ids, true)), expected);
+    ASSERT_EQ(Join(PiecesOf(*tokenizer, ids, true)), expected);
     ASSERT_EQ(tokenizer->Decode(ids, true), expected);
   }
 }

@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using Ids = std::vector<TokenId>;
 
-constexpr char kMark[] = "\u2581";
+constexpr char kBlankMark[] = "\u2581";
 
 // Fields in protobuf's wire format; numbers and sizes below 128 take one byte, others two.
 std::string Varint(uint32_t value) {
@@ -44,7 +44,7 @@ std::string Piece(const std::string& text, float score, uint32_t type) {
 }
 
 std::string Model(bool is_bpe, const std::string& more_pieces = "") {
-  const std::string m = kMark;
+  const std::string m = kBlankMark;
   std::string model = Piece("<unk>", 0, 2) + Piece("<s>", 0, 3) + Piece("</s>", 0, 3) +
                       Piece(m, -3, 1) + Piece("a", -4, 1) + Piece("b", -5, 1) +
                       Piece(m + "a", -1, 1) + Piece("ab", -2, 1) + Piece(m + "ab", -0.5f, 1) +

@@ -24,7 +24,7 @@ using Ids = std::vector<TokenId>;
 
 constexpr char kMark[] = "\u2581";
 
-json AddedToken(TokenId id, const std::string& content, const json& changes = json::object()) {
+json TokenAdded(TokenId id, const std::string& content, const json& changes = json::object()) {
   json token = {{"id", id},
                 {"content", content},
                 {"single_word", false},
@@ -103,7 +103,7 @@ json SentencePieceBpe() {
                                    m + m,
                                    m + "o"})
     vocab[piece] = next++;
-  return {{"added_tokens", {AddedToken(0, "<unk>"), AddedToken(1, "<s>"), AddedToken(2, "</s>")}},
+  return {{"added_tokens", {TokenAdded(0, "<unk>"), TokenAdded(1, "<s>"), TokenAdded(2, "</s>")}},
           {"normalizer", nullptr},
           {"pre_tokenizer", nullptr},
           {"post_processor", nullptr},
@@ -206,10 +206,10 @@ TEST(TokenizerFamilies, B054OldAndNewSpellingsOfMetaspace) {
 TEST(TokenizerFamilies, AddedTokensTakeWhiteSpaceAndKeepToWords) {
   json file = SentencePieceBpe();
   file["added_tokens"] = {
-      AddedToken(0, "<unk>"),
-      AddedToken(1, "<s>", {{"lstrip", true}}),
-      AddedToken(2, "</s>", {{"rstrip", true}}),
-      AddedToken(300, "fox", {{"single_word", true}, {"special", false}, {"normalized", true}})};
+      TokenAdded(0, "<unk>"),
+      TokenAdded(1, "<s>", {{"lstrip", true}}),
+      TokenAdded(2, "</s>", {{"rstrip", true}}),
+      TokenAdded(300, "fox", {{"single_word", true}, {"special", false}, {"normalized", true}})};
   // As with the library, but for the id: a token that the vocabulary lacks keeps the one it is
   // given.
   ExpectCases(
@@ -236,7 +236,7 @@ TEST(TokenizerFamilies, UnigramTakesTheBestWay) {
                                                                                 {"</s>", 0.0},
                                                                                 {m + "ab", -8.0}})
     vocab.push_back(json::array({piece, score}));
-  json file = {{"added_tokens", {AddedToken(0, "<unk>"), AddedToken(8, "</s>")}},
+  json file = {{"added_tokens", {TokenAdded(0, "<unk>"), TokenAdded(8, "</s>")}},
                {"normalizer", {{"type", "NFKC"}}},
                {"pre_tokenizer", metaspace},
                {"decoder", metaspace},
@@ -272,7 +272,7 @@ TEST(TokenizerFamilies, WordPieceTakesTheLongestStart) {
                             "##s"})
     vocab[piece] = vocab.size();
   const json file = {
-      {"added_tokens", {AddedToken(0, "[UNK]"), AddedToken(1, "[CLS]"), AddedToken(2, "[SEP]")}},
+      {"added_tokens", {TokenAdded(0, "[UNK]"), TokenAdded(1, "[CLS]"), TokenAdded(2, "[SEP]")}},
       {"normalizer",
        {{"type", "BertNormalizer"},
         {"clean_text", true},
@@ -300,7 +300,7 @@ TEST(TokenizerFamilies, WordPieceTakesTheLongestStart) {
 }
 
 json WordLevel(const json& pre_tokenizer) {
-  return {{"added_tokens", {AddedToken(0, "<unk>"), AddedToken(1, "<s>")}},
+  return {{"added_tokens", {TokenAdded(0, "<unk>"), TokenAdded(1, "<s>")}},
           {"pre_tokenizer", pre_tokenizer},
           {"model",
            {{"type", "WordLevel"},
@@ -356,7 +356,7 @@ TEST(TokenizerFamilies, BytesSpelledByTheNormalizer) {
   vocab["\u0120a"] = 256;
   vocab["\u00C3\u00A9"] = 257;
   vocab["\u0120a\u00C3\u00A9"] = 258;
-  const json file = {{"added_tokens", {AddedToken(259, "<s>")}},
+  const json file = {{"added_tokens", {TokenAdded(259, "<s>")}},
                      {"normalizer", {{"type", "ByteLevel"}}},
                      {"decoder", {{"type", "ByteLevel"}}},
                      {"model",
@@ -377,7 +377,7 @@ TEST(TokenizerFamilies, B051MarksFollowNormalization) {
                          {{{"type", "NFKC"}},
                           {{"type", "Replace"}, {"pattern", {{"Regex", "x+"}}}, {"content", ""}},
                           {{"type", "Lowercase"}}}}};
-  file["added_tokens"] = {AddedToken(0, "<unk>"), AddedToken(1, "<s>", {{"normalized", true}})};
+  file["added_tokens"] = {TokenAdded(0, "<unk>"), TokenAdded(1, "<s>", {{"normalized", true}})};
   const auto tokenizer = Load(file).value();
   const std::string text = "\uFF21xx<S>e\u0301<s>";
   const auto encode = [&](const std::string& trusted) {

@@ -277,7 +277,7 @@ TEST(TokenizerConfig, TokensInTheirSpellings) {
 }
 
 TEST(TokenizerLoad, NoFileIsNotFound) {
-  EXPECT_EQ(Load({}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Load(ModelFiles()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Tokenizer::Load("/no/such/folder").status().code(), absl::StatusCode::kNotFound);
 }
 
