@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/device_context.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/primitives.cuh"
 #include "kernels/ops/moe.h"
 
@@ -15,35 +15,6 @@
 // and ends when it has none, so that a launch does not depend on data and can be recorded.
 
 namespace pagoda::kernels::cuda {
-
-// ---- Tensor cores, one warp.
-
-// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared)
-               : "memory");
-}
-
-// d[16 x 8] += a[16 x 16] * b[16 x 8].
-template <typename T>
-__device__ __forceinline__ void MultiplyAdd(float (&d)[4],
-                                            const uint32_t (&a)[4],
-                                            uint32_t b0,
-                                            uint32_t b1) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
-}
 
 // Place of a 16-byte chunk in its row of 128 bytes so that 8 rows at one chunk touch all banks.
 __device__ __forceinline__ int Swizzled(int row, int chunk) { return chunk ^ (row & 7); }
@@ -161,7 +132,7 @@ __global__ void __launch_bounds__(GroupedTile<kRows>::kThreads)
       for (int r = 0; r < kRowTiles; ++r) {
         // Matrices: rows 0-7 and 8-15 of the first eight of k, then of the next eight.
         const int row = 16 * r + (lane & 15), chunk = inner + (lane >> 4);
-        LoadMatrices(a[r], SharedAddress(stage + row * Tile::kInner + Swizzled(row, chunk) * 8));
+        LoadMatrix4(a[r], SharedAddress(stage + row * Tile::kInner + Swizzled(row, chunk) * 8));
       }
 #pragma unroll
       for (int c = 0; c < kColTiles; c += 2) {
@@ -169,11 +140,11 @@ __global__ void __launch_bounds__(GroupedTile<kRows>::kThreads)
         const int col = 8 * c + (lane & 7) + (lane >> 4) * 8, chunk = inner + ((lane >> 3) & 1);
         // Rows of the stage decide the swizzle; kRows and kWarpCols are multiples of 8.
         uint32_t b[4];
-        LoadMatrices(b, SharedAddress(w + col * Tile::kInner + Swizzled(col, chunk) * 8));
+        LoadMatrix4(b, SharedAddress(w + col * Tile::kInner + Swizzled(col, chunk) * 8));
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
-          MultiplyAdd<T>(acc[r][c], a[r], b[0], b[1]);
-          MultiplyAdd<T>(acc[r][c + 1], a[r], b[2], b[3]);
+          Mma16x8x16<T>(acc[r][c], a[r], b[0], b[1]);
+          Mma16x8x16<T>(acc[r][c + 1], a[r], b[2], b[3]);
         }
       }
     }

@@ -4,6 +4,7 @@
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/linear/gemm_output.cuh"
 #include "kernels/cuda/linear/narrow.h"
+#include "kernels/cuda/mma.cuh"
 
 namespace pagoda::kernels::cuda {
 namespace {
@@ -51,48 +52,6 @@ struct Layout {
     return s.chunk_steps * kStepBytes + kRowPad;
   }
 };
-
-// ---- One warp's tensor cores.
-
-__device__ __forceinline__ void LoadMatrices4(uint32_t (&r)[4], uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared)
-               : "memory");
-}
-__device__ __forceinline__ void LoadMatrices2(uint32_t (&r)[2], uint32_t shared) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(shared)
-               : "memory");
-}
-
-// d[16 x 8] += a[16 x 16] * b[16 x 8].
-template <typename T>
-__device__ __forceinline__ void AddProduct(float (&d)[4],
-                                           const uint32_t (&a)[4],
-                                           uint32_t b0,
-                                           uint32_t b1);
-template <>
-__device__ __forceinline__ void AddProduct<bf16>(float (&d)[4],
-                                                 const uint32_t (&a)[4],
-                                                 uint32_t b0,
-                                                 uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ __forceinline__ void AddProduct<fp16>(float (&d)[4],
-                                                 const uint32_t (&a)[4],
-                                                 uint32_t b0,
-                                                 uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // ---- Barriers.
 
@@ -259,16 +218,16 @@ __device__ __forceinline__ void MeetStage(uint32_t weights,
                                           float (&acc)[kTokens / 8][4]) {
   const auto meet = [&](int step) {
     uint32_t w[4];
-    LoadMatrices4(w, weights + step * kStepBytes);
+    LoadMatrix4(w, weights + step * kStepBytes);
     if constexpr (kTokens == 8) {
       uint32_t x[2];
-      LoadMatrices2(x, input + step * kStepBytes);
-      AddProduct<T>(acc[0], w, x[0], x[1]);
+      LoadMatrix2(x, input + step * kStepBytes);
+      Mma16x8x16<T>(acc[0], w, x[0], x[1]);
     } else {
       uint32_t x[4];
-      LoadMatrices4(x, input + step * kStepBytes);
-      AddProduct<T>(acc[0], w, x[0], x[1]);
-      AddProduct<T>(acc[1], w, x[2], x[3]);
+      LoadMatrix4(x, input + step * kStepBytes);
+      Mma16x8x16<T>(acc[0], w, x[0], x[1]);
+      Mma16x8x16<T>(acc[1], w, x[2], x[3]);
     }
   };
   constexpr int kUnroll = 4;
