@@ -208,13 +208,13 @@ absl::Status ModelRunner::WarmUp() {
   return Reset();
 }
 
-// Everything that grows with a step grows here. The prompts go through the first layer alone:
+// Everything that grows with a step grows here. The prompts go through the first layers alone:
 // others take nothing more. Gives the bytes of a recorded decode step.
 absl::StatusOr<uint64_t> ModelRunner::MeasureLargestSteps() {
   const StepLimits& limits = slots_->limits();
-  ModelConfig first_layer = model_;
-  first_layer.num_layers = 1;
-  pass_model_ = &first_layer;
+  ModelConfig first_layers = model_;
+  first_layers.num_layers = NumLayersOfEveryKind(model_);
+  pass_model_ = &first_layers;
   const absl::Status ran = Submit(LargestPromptPlan(limits));
   pass_model_ = &model_;
   PAGODA_RETURN_IF_ERROR(ran);

@@ -46,6 +46,13 @@ int32_t RoomAfterLargestPrompt(const StepLimits& limits) {
   return std::min(kRoomTokens, limits.max_model_len - 1);
 }
 
+int32_t NumLayersOfEveryKind(const ModelConfig& model) {
+  for (int32_t layer = 1; layer < model.num_layers; ++layer) {
+    if (model.HasExperts(layer) != model.HasExperts(0)) return layer + 1;
+  }
+  return std::min(model.num_layers, 1);
+}
+
 StepPlan LargestPromptPlan(const StepLimits& limits) {
   const int32_t num_sequences = LargestNumSequences(limits);
   const int32_t longest = limits.max_model_len - RoomAfterLargestPrompt(limits);

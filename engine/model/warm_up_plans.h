@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "engine/model/model_config.h"
 #include "engine/model/slot_table.h"
 #include "pagoda/internal/v1/worker.pb.h"
 
@@ -23,5 +24,8 @@ internal::v1::StepPlan DecodePlan(uint64_t step_id, int32_t num_sequences);
 int32_t LargestNumSequences(const StepLimits& limits);
 // Tokens that the sequences of LargestPromptPlan can compute after it.
 int32_t RoomAfterLargestPrompt(const StepLimits& limits);
+
+// Leading layers that show what any layer of the model takes: up to the first of each kind.
+int32_t NumLayersOfEveryKind(const ModelConfig& model);
 
 }  // namespace pagoda::engine

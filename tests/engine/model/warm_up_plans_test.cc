@@ -48,6 +48,19 @@ TEST_P(WarmUpPlansTest, SmallPromptIsAllowed) {
   EXPECT_LE((*rows)[0].num_tokens, std::max(1, limits_.block_size - 1));
 }
 
+TEST(NumLayersOfEveryKindTest, EndsWithTheFirstLayerOfTheSecondKind) {
+  ModelConfig model = {.num_layers = 4};
+  EXPECT_EQ(NumLayersOfEveryKind(model), 1);
+  model.experts.emplace();
+  EXPECT_EQ(NumLayersOfEveryKind(model), 1);
+  model.experts->dense_layers = {true, true, false, true};
+  EXPECT_EQ(NumLayersOfEveryKind(model), 3);
+  model.experts->dense_layers = {false, true, true, true};
+  EXPECT_EQ(NumLayersOfEveryKind(model), 2);
+  model.experts->dense_layers = {true, true, true, true};
+  EXPECT_EQ(NumLayersOfEveryKind(model), 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Limits,
                          WarmUpPlansTest,
                          testing::Values(Case{256, 8192, 131072, 64},
