@@ -29,6 +29,7 @@ struct Setting {
   int budget_tokens;
   int block_size;
   bool prefix_caching;
+  bool of_mixture = false;
 
   std::vector<std::string> Flags() const {
     return {
@@ -41,15 +42,28 @@ struct Setting {
     };
   }
   // From the reference data's README.
-  double RelativeTolerance() const { return dtype == "float32" ? 1e-4 : 2e-2; }
+  double RelativeTolerance() const {
+    if (dtype == "float32") return 1e-4;
+    return RoundsExperts() ? 6.2e-2 : 2e-2;
+  }
   // golden.json has only the three most probable ids of a prompt's positions. Their
   // log-probabilities are about half of the average in size, so that the same error is a larger
   // share of them; where activations are rounded too (on cuda), it is larger.
   double TopRelativeTolerance() const {
     if (dtype == "float32") return 1e-4;
+    if (RoundsExperts()) return 0.101;
     return DeviceUnderTest() == "cuda" ? 5e-2 : 3e-2;
   }
-  double MarginFloor() const { return dtype == "float32" ? 0.05 : 0.3; }
+  double MarginFloor() const {
+    if (dtype == "float32") return 0.05;
+    return RoundsExperts() ? 0.34 : 0.3;
+  }
+
+ private:
+  // In bfloat16 roundings choose the other of two experts that are nearly equal, and with it
+  // another output: bounded by what transformers in bfloat16 has with the mixtures of the reference
+  // data (a relative error of 0.0617, 0.101 of the three most probable ids).
+  bool RoundsExperts() const { return of_mixture && dtype == "bfloat16"; }
 };
 
 std::ostream& operator<<(std::ostream& out, const Setting& s) {
@@ -185,12 +199,7 @@ bool IsMixtureOfExperts(const std::string& model_dir) {
 }
 
 void CheckModel(const std::string& model_dir, Setting setting) {
-  // Where two experts are nearly equal, any rounding chooses the other one, and with it another
-  // output: mixtures are compared in the type that rounds least.
-  if (setting.dtype == "bfloat16" && IsMixtureOfExperts(model_dir)) {
-    if (DeviceUnderTest() != "cuda") return;
-    setting.dtype = "float16";
-  }
+  setting.of_mixture = IsMixtureOfExperts(model_dir);
   SCOPED_TRACE(absl::StrCat(model_dir));
   SCOPED_TRACE(testing::PrintToString(setting));
   auto daemon = TestDaemon::Start({.model_dir = model_dir, .flags = setting.Flags()});
@@ -314,7 +323,7 @@ void CheckPreemption(const std::string& model_dir, int budget_tokens, int block_
   const json golden = json::parse(std::ifstream(model_dir + "/golden.json"));
   const bool is_cuda = DeviceUnderTest() == "cuda";
   const int64_t kv_bytes_per_token = KvBytesPerToken(config, is_cuda ? 2 : 4);
-  // Of mixtures as in CheckModel.
+  // Mixtures in the type that rounds least: a rounding that chooses another expert is no near tie.
   const char* const cuda_dtype = IsMixtureOfExperts(model_dir) ? "float16" : "bfloat16";
   Setting setting{is_cuda ? cuda_dtype : "float32", budget_tokens, block_size, true};
   std::vector<std::string> flags = setting.Flags();

@@ -24,8 +24,11 @@ struct Tolerance {
   double top_relative_error = 0;
 };
 
-Tolerance ToleranceOf(const std::string& dtype) {
+Tolerance ToleranceOf(const std::string& name, const std::string& dtype) {
   if (dtype == "float32") return {1e-4, 0.05, 1e-4};
+  // In bfloat16 roundings choose the other of two experts that are nearly equal, and with it
+  // another output. No further from float32 than transformers in bfloat16 is for these two models.
+  if (name == "mixtral" || name == "qwen3_moe") return {6.2e-2, 0.34, 0.101};
   return {2e-2, 0.3, 3e-2};
 }
 
@@ -108,20 +111,16 @@ TEST_P(ConformanceTest, AgreesWithTheReference) {
                                               .block_size = block_size,
                                               .num_blocks = 1024 / block_size});
       ASSERT_TRUE(driver.ok()) << driver.status();
-      CheckCases(**driver, golden, ToleranceOf(dtype));
-      CheckGreedy(**driver, golden, ToleranceOf(dtype));
+      CheckCases(**driver, golden, ToleranceOf(name, dtype));
+      CheckGreedy(**driver, golden, ToleranceOf(name, dtype));
     }
   }
 }
 
-// Mixtures of experts in float32 alone: where two experts are nearly equal, any rounding chooses
-// the other one, and with it another output.
 std::vector<ModelAndDType> EveryModelAndDType() {
   std::vector<ModelAndDType> all;
   for (const char* model : kConformanceModels) {
-    all.emplace_back(model, "float32");
-    const std::string name = model;
-    if (name != "mixtral" && name != "qwen3_moe") all.emplace_back(model, "bfloat16");
+    for (const char* dtype : {"float32", "bfloat16"}) all.emplace_back(model, dtype);
   }
   return all;
 }
