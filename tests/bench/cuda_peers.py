@@ -4,7 +4,8 @@
 cuda_peers.py [--json=FILE] [part of a name ...]: PyTorch, with its cuDNN, and FlashInfer where it can be imported (it
 compiles its kernels at their first use). Shapes, values and clocks as in cuda_attention_bench and cuda_kernels_bench: 32
 query and 8 KV heads of 128 in bfloat16, pages of 64 tokens in random order, 256 rows of 128,256 float32 logits. A time is
-the mean of a chain in a CUDA graph, median of several; what a link reads is not what the last one read.
+the mean of a chain in a CUDA graph, where the peer can be recorded, median of several; what a link reads is not what
+the last one read.
 """
 
 import json
@@ -26,22 +27,26 @@ def report(name, us, **more):
     print(f"{name:58s} {us:10.2f} us  " + "  ".join(f"{k} {v}" for k, v in more.items()), flush=True)
 
 
-def time_chain(calls, runs=9):
-    """Microseconds of one of `calls`, which run one after another."""
+def time_chain(calls, runs=9, recorded=True):
+    """Microseconds of one of `calls`, which run one after another; not recorded, what a call costs the host may show."""
+
+    def run():
+        for call in calls:
+            call()
+
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        for call in calls:
-            call()
+        run()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
+    if recorded:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
     times = []
     for i in range(runs + 2):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        graph.replay()
+        graph.replay() if recorded else run()
         end.record()
         torch.cuda.synchronize()
         if i >= 2:
@@ -171,12 +176,13 @@ def sample_torch():
 
 
 def sample_flashinfer(flashinfer):
+    # They make a generator of random numbers in each call, which a graph cannot record.
     for kind in ("flat", "peaked"):
         logits = make_logits(kind == "peaked")
         scaled = logits / 0.8
         report(
             f"h/temperature/{kind}/flashinfer-sampling_from_logits",
-            time_chain([lambda: flashinfer.sampling.sampling_from_logits(scaled)] * 8),
+            time_chain([lambda: flashinfer.sampling.sampling_from_logits(scaled)] * 8, recorded=False),
         )
         report(
             f"h/top_k50+top_p0.9/{kind}/flashinfer",
@@ -186,7 +192,8 @@ def sample_flashinfer(flashinfer):
                         logits, 50, 0.9, filter_apply_order="top_k_first"
                     )
                 ]
-                * 4
+                * 4,
+                recorded=False,
             ),
         )
         p = torch.softmax(logits, dim=-1)
@@ -194,7 +201,8 @@ def sample_flashinfer(flashinfer):
             f"h/top_k50+top_p0.9/{kind}/flashinfer, from probabilities, joint",
             time_chain(
                 [lambda: flashinfer.sampling.top_k_top_p_sampling_from_probs(p, 50, 0.9, filter_apply_order="joint")]
-                * 4
+                * 4,
+                recorded=False,
             ),
         )
 
