@@ -241,6 +241,64 @@ fails() {
   return 1
 }
 
+# faulty_driver FOLDER: puts a driver there that has faults, before the real one.
+faulty_driver() {
+  local folder=$1 real
+  real=$(realpath "$(ldconfig -p | awk '/libcuda\.so\.1 / {print $NF; exit}')") || return 1
+  mkdir -p "$folder"
+  # Needed by its path: its name is that of the one before it.
+  gcc -shared -x c /dev/null -o "$folder/real.so" "-Wl,-soname,$real" &&
+    gcc -shared -fPIC -O1 "$root/tests/e2e/gpu_faulty_driver.c" -o "$folder/libcuda.so.1" -Wl,-soname,libcuda.so.1 \
+      -Wl,--no-as-needed "$folder/real.so" -ldl && export FAULTY_DRIVER_REAL=$real
+}
+
+# watch_health ADDRESS: the states that health tells, one a line, until the daemon ends.
+watch_health() {
+  python3 - "$1" <<'PYTHON'
+import sys, grpc
+names = ["UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"]
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    try:
+        for message in channel.unary_stream("/grpc.health.v1.Health/Watch")(b""):
+            print(names[message[1] if message else 0], flush=True)
+    except grpc.RpcError as error:
+        print("ended:", error.code().name)
+PYTHON
+}
+
+# A CUDA error in a step, and drivers and GPUs that are not there or too old.
+driver_faults() {
+  local small=$root/deploy/models/fable-7m code=0 pid address lost watch end=0 text driver=$scratch/driver
+  mkdir -p "$scratch/none" && echo broken >"$scratch/none/libcuda.so.1"
+  LD_LIBRARY_PATH=$scratch/none:$LD_LIBRARY_PATH fails 8 "no NVIDIA driver" "$small" || code=1
+  faulty_driver "$driver" || return 1
+  export LD_LIBRARY_PATH=$driver:$LD_LIBRARY_PATH
+  FAULTY_DRIVER_VERSION=12020 fails 9 "supports CUDA 12.2, but this build needs" "$small" || code=1
+  FAULTY_DRIVER_CAPABILITY=80 fails 10 "compute capability 8.0" "$small" || code=1
+  export FAULTY_DRIVER_FAILS=$scratch/fail
+  serve faulty "$small" || return 1
+  watch_health "$address" >"$scratch/health.txt" 2>&1 &
+  watch=$!
+  "$bin/pagoda" generate --address "$address" --max-tokens 2000 --ignore-eos "Once" >"$scratch/lost.txt" 2>&1 &
+  lost=$!
+  sleep 0.2
+  touch "$FAULTY_DRIVER_FAILS"
+  wait "$lost"
+  wait "$pid" || end=$?
+  wait "$watch"
+  tail -n 1 "$scratch/lost.txt"
+  echo "health: $(tr '\n' ' ' <"$scratch/health.txt")"
+  tail -n 5 "$scratch/faulty.log"
+  grep -q UNAVAILABLE "$scratch/lost.txt" || { echo "error: no UNAVAILABLE"; code=1; }
+  [ "$end" -eq 5 ] || { echo "error: the daemon ended with $end instead of 5"; code=1; }
+  grep -q NOT_SERVING "$scratch/health.txt" || { echo "error: health did not say NOT_SERVING"; code=1; }
+  for text in "failed for" "step [0-9]" "device 0"; do
+    grep -q "$text" "$scratch/faulty.log" || { echo "error: the log does not say '$text'"; code=1; }
+  done
+  [ "$code" -eq 0 ] && echo "a CUDA error ends worker and daemon as it should; drivers and GPUs that do not do are named"
+  return "$code"
+}
+
 # What keeps a daemon from starting on a GPU, and what ends it.
 faults() {
   local small=$root/deploy/models/fable-7m large=$bin/shapes/llama-3.1-8b code=0 pid address one two worker lost end=0
@@ -356,10 +414,11 @@ run() {
 
   # `timeout` runs programs, not functions: a part that is a function runs in a shell of its own.
   export root results device work bin checkpoint
-  export -f check sanitize serve daemon batch conformance reference served fails faults
+  export -f check sanitize serve daemon batch conformance reference served fails faults faulty_driver watch_health driver_faults
   part machine 60 bash -c 'nvidia-smi; uname -a; nproc; free -g; "$0"/pagoda version; ldd "$0"/pagoda "$0"/pagoda_cuda.so | grep "not found"; true' "$bin"
   run_checks
   part daemon/faults 120 bash -c 'faults'
+  part daemon/driver_faults 120 bash -c 'driver_faults'
   run_benchmarks
   local failed
   failed=$(find "$work" -maxdepth 1 -name 'failed.*' | wc -l)
