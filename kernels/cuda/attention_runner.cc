@@ -147,11 +147,17 @@ absl::Status AttentionRunner::Run(const PagedAttentionParams& params) {
     it = entries_.insert(entries_.end(), std::move(entry));
   }
   const Entry& entry = **it;
+  // The kernels read plan, tables and the cache of earlier steps before they wait for the kernel
+  // ahead, and that one may have begun before those were written: other kernels let their next in
+  // at once. In a graph all of them are older than the graph; elsewhere the kernel ahead must end
+  // first.
+  const bool is_older = context_.recording;
+  const bool weights_written = std::exchange(context_.weights_written, false);
   const AttentionLaunch launch = {.params = &params,
                                   .shape = entry.shape,
                                   .plan = entry.plan,
                                   .workspace = entry.workspace,
-                                  .programmatic = !std::exchange(context_.weights_written, false)};
+                                  .programmatic = is_older && !weights_written};
   if (entry.launches.decode) {
     PAGODA_RETURN_IF_ERROR(LaunchPagedAttentionDecode(launch, context_.stream));
   }
