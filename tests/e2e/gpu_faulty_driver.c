@@ -56,12 +56,16 @@ int cuGraphLaunch(void* graph, void* stream) {
   return ((int (*)(void*, void*))Real("cuGraphLaunch"))(graph, stream);
 }
 
+int cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags, void* result);
+
 // What stands in for a function of the real driver; NULL: nothing.
 static void* StandIn(const char* name) {
   if (strcmp(name, "cuDriverGetVersion") == 0) return (void*)cuDriverGetVersion;
   if (strcmp(name, "cuDeviceGetAttribute") == 0) return (void*)cuDeviceGetAttribute;
   if (strcmp(name, "cuLaunchKernelEx") == 0) return (void*)cuLaunchKernelEx;
   if (strcmp(name, "cuGraphLaunch") == 0) return (void*)cuGraphLaunch;
+  // As which the runtime asks for everything else.
+  if (strcmp(name, "cuGetProcAddress") == 0) return (void*)cuGetProcAddress_v2;
   return NULL;
 }
 
