@@ -1,20 +1,35 @@
+#include <cstdlib>
 #include <memory>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <utility>
+#include <vector>
 
 #include "daemon/commands.h"
 #include "daemon/exit_code.h"
 #include "engine/model/executor_factory.h"
 #include "kernels/base/log.h"
+#include "kernels/base/status_macros.h"
+#include "parallel/fault_hook.h"
 #include "parallel/worker_loop.h"
 
 namespace pagoda::daemon {
 namespace {
 
+// For tests of what the daemon makes of failing workers; see fault_hook.h.
+constexpr char kFaultHooksVariable[] = "PAGODA_TEST_WORKER_FAULTS";
+
 absl::StatusOr<std::unique_ptr<parallel::StepExecutor>> MakeExecutor(
     const internal::v1::OpenWorker& open) {
   SetLogLevel(open.config().log_level());
-  return engine::MakeStepExecutor(open);
+  PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<parallel::StepExecutor> executor,
+                          engine::MakeStepExecutor(open));
+  const char* const hooks_text = std::getenv(kFaultHooksVariable);
+  if (hooks_text == nullptr || *hooks_text == '\0') return executor;
+  LogWarning("%s=%s: this worker fails on purpose", kFaultHooksVariable, hooks_text);
+  PAGODA_ASSIGN_OR_RETURN(std::vector<parallel::FaultHook> hooks,
+                          parallel::ParseFaultHooks(hooks_text));
+  return parallel::WithFaultHooks(std::move(executor), std::move(hooks), open);
 }
 
 bool IsSocket(int fd) {

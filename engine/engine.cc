@@ -13,6 +13,8 @@
 #include "engine/kv/block_hash.h"
 #include "engine/kv/block_pool.h"
 #include "engine/output_batch.h"
+#include "engine/quarantine.h"
+#include "engine/recovery.h"
 #include "engine/request_table.h"
 #include "engine/scheduler.h"
 #include "engine/sequence_blocks.h"
@@ -76,6 +78,7 @@ class Engine::Impl {
 
  private:
   absl::Status CheckFits(const Request& request) const;
+  absl::Status CheckTrusted(const Request& request) const;
 
   // ---- Engine thread
   bool StopIsAsked(absl::Status* why) const;
@@ -87,6 +90,8 @@ class Engine::Impl {
   // Plans and sends steps while fewer are in flight than may be; true if one was sent or a sequence
   // ended.
   absl::StatusOr<bool> PlanAhead();
+  // After the workers failed: OK, and nothing is in flight, or why it is over.
+  absl::Status Recover(const absl::Status& failure);
   void NoteAdmissions(const ScheduledStep& step, int64_t now_ns);
   void FailOldest();
   void ForgetCompleted();
@@ -99,6 +104,7 @@ class Engine::Impl {
   const BlockHasher hasher_;
 
   // ---- Synchronises itself
+  Quarantine quarantine_;
   Intake intake_;
   std::atomic<int32_t> num_live_{0};
   mutable Mutex stop_mutex_;
@@ -113,12 +119,14 @@ class Engine::Impl {
   StepBuilder builder_;
   Intake::Batch batch_;
   RequestTable requests_;
+  Recovery recovery_;
   // A ring: the steps in flight are the last num_in_flight_ before next_step_id_, each at its id
   // modulo the size.
   std::vector<ScheduledStep> steps_;
   size_t num_in_flight_ = 0;
   uint64_t next_step_id_ = 1;
   uint64_t next_arrival_ = 1;
+  absl::Status bad_result_;  // a result that does not answer its plan
   internal::v1::StepResult result_;
 };
 
@@ -127,6 +135,7 @@ Engine::Impl::Impl(EngineOptions options)
       max_steps_in_flight_(std::max<uint32_t>(options_.config.max_steps_in_flight(), 1)),
       hasher_(options_.config.prefix_hash_key().empty() ? RandomKey()
                                                         : options_.config.prefix_hash_key()),
+      quarantine_(&hasher_),
       intake_({.max_waiting_requests = Bound(options_.config.max_waiting_requests()),
                .max_waiting_tokens = Bound(options_.config.max_waiting_tokens())}),
       pool_(static_cast<uint32_t>(options_.num_kv_blocks), options_.config.block_size()),
@@ -136,6 +145,14 @@ Engine::Impl::Impl(EngineOptions options)
       applier_(&scheduler_, &blocks_, &outputs_, options_.metrics),
       builder_(options_.vocab_size),
       requests_(options_.metrics),
+      recovery_({.max_restarts = options_.config.max_worker_restarts(),
+                 .window_ns = options_.config.worker_restart_window_ms() * int64_t{1'000'000}},
+                {.pipe = options_.pipe,
+                 .scheduler = &scheduler_,
+                 .requests = &requests_,
+                 .applier = &applier_,
+                 .quarantine = &quarantine_,
+                 .metrics = options_.metrics}),
       steps_(max_steps_in_flight_) {
   PAGODA_CHECK(options_.pipe != nullptr && options_.sink != nullptr &&
                options_.metrics != nullptr && options_.clock != nullptr &&
@@ -161,9 +178,15 @@ absl::Status Engine::Impl::CheckFits(const Request& request) const {
   return absl::OkStatus();
 }
 
+absl::Status Engine::Impl::CheckTrusted(const Request& request) const {
+  const bool is_held = quarantine_.Holds(request.prompt, options_.clock->NowNs());
+  return is_held ? QuarantinedError() : absl::OkStatus();
+}
+
 absl::Status Engine::Impl::Submit(Request request) {
   PAGODA_CHECK(!request.prompt.empty());
   if (absl::Status status = CheckFits(request); !status.ok()) return status;
+  if (absl::Status status = CheckTrusted(request); !status.ok()) return status;
   if (absl::Status status = intake_.Reserve(Intake::LoadOf(request)); !status.ok()) return status;
   auto live =
       std::make_unique<LiveRequest>(std::move(request), options_.max_model_len, options_.tokenizer);
@@ -193,16 +216,19 @@ absl::Status Engine::Impl::Run() {
     SweepDeadlines(options_.clock->NowNs());
     absl::StatusOr<bool> applied = ApplyNextResult();
     absl::StatusOr<bool> planned = applied.ok() ? PlanAhead() : applied;
-    if (!planned.ok()) {
-      LogError("engine: %s", planned.status().ToString());
-      const absl::Status lost = WorkerLostError();
-      intake_.Close(lost);
-      EndAll(lost);
-      return planned.status();
+    const bool are_lost = !planned.ok();
+    if (are_lost) {
+      if (absl::Status over = Recover(planned.status()); !over.ok()) {
+        LogError("engine: %s", over.ToString());
+        const absl::Status lost = WorkerLostError();
+        intake_.Close(lost);
+        EndAll(lost);
+        return over;
+      }
     }
     SetGauges(scheduler_, pool_, options_.metrics);
     Deliver();
-    if (*applied || *planned) continue;
+    if (are_lost || *applied || *planned) continue;
     options_.pipe->Wait(intake_.wake_fd(), requests_.next_deadline_ns());
   }
   EndAll(why);
@@ -239,7 +265,7 @@ void Engine::Impl::Accept(std::unique_ptr<LiveRequest> added) {
                       .index = sequence.index};
   }
   // Its siblings follow when the prompt has been computed.
-  scheduler_.Enqueue(&live->sequences[0]);
+  if (recovery_.MayRun(*live)) scheduler_.Enqueue(&live->sequences[0]);
 }
 
 void Engine::Impl::SweepDeadlines(int64_t now_ns) {
@@ -257,12 +283,15 @@ absl::StatusOr<bool> Engine::Impl::ApplyNextResult() {
   // Also with no step in flight: the end of an idle worker is known by no other sign.
   const absl::StatusOr<bool> polled = options_.pipe->Poll(&result_);
   if (!polled.ok() || !*polled) return polled;
-  if (num_in_flight_ == 0) return BadStepResultError(next_step_id_, "number of results", 1, 0);
+  if (num_in_flight_ == 0) {
+    return bad_result_ = BadStepResultError(next_step_id_, "number of results", 1, 0);
+  }
   const int64_t now_ns = options_.clock->NowNs();
   const ScheduledStep& step = steps_[(next_step_id_ - num_in_flight_) % steps_.size()];
-  const absl::Status status = applier_.Apply(step, result_, now_ns);
-  if (!status.ok()) return status;
+  bad_result_ = applier_.Apply(step, result_, now_ns);
+  if (!bad_result_.ok()) return bad_result_;
   --num_in_flight_;
+  recovery_.NoteResult(now_ns);
   CountStep(step, result_, options_.metrics);
   ForgetCompleted();
   requests_.ForgetRetired(now_ns);
@@ -271,6 +300,8 @@ absl::StatusOr<bool> Engine::Impl::ApplyNextResult() {
 
 absl::StatusOr<bool> Engine::Impl::PlanAhead() {
   bool has_progressed = false;
+  recovery_.Settle();
+  if (!options_.pipe->is_ready()) return false;
   while (num_in_flight_ < max_steps_in_flight_) {
     ScheduledStep& step = steps_[next_step_id_ % steps_.size()];
     scheduler_.Schedule(&step);
@@ -290,14 +321,35 @@ absl::StatusOr<bool> Engine::Impl::PlanAhead() {
     }
     step.id = StepId(next_step_id_);
     NoteAdmissions(step, now_ns);
-    const absl::Status status = options_.pipe->Submit(builder_.Build(step));
-    if (!status.ok()) return status;
+    // In flight also if sending fails: the scheduler counts on it.
     ++next_step_id_;
     ++num_in_flight_;
+    const absl::Status status = options_.pipe->Submit(builder_.Build(step));
+    if (!status.ok()) return status;
     has_progressed = true;
   }
   ForgetCompleted();
   return has_progressed;
+}
+
+absl::Status Engine::Impl::Recover(const absl::Status& failure) {
+  if (options_.config.max_worker_restarts() == 0) return failure;
+  std::vector<const ScheduledStep*> in_flight;
+  for (size_t n = num_in_flight_; n > 0; --n) {
+    in_flight.push_back(&steps_[(next_step_id_ - n) % steps_.size()]);
+  }
+  parallel::WorkerFailure lost = {.cause = parallel::WorkerFailure::Cause::kProtocol,
+                                  .operation = "result",
+                                  .step_id = next_step_id_ - num_in_flight_,
+                                  .status = bad_result_};
+  if (bad_result_.ok()) lost = options_.pipe->failure();
+  bad_result_ = absl::OkStatus();
+  const absl::Status status = recovery_.Begin(lost, in_flight, options_.clock->NowNs());
+  if (!status.ok()) return status;
+  num_in_flight_ = 0;
+  next_step_id_ = 1;
+  ForgetCompleted();
+  return absl::OkStatus();
 }
 
 void Engine::Impl::NoteAdmissions(const ScheduledStep& step, int64_t now_ns) {

@@ -44,8 +44,8 @@ class Engine {
   // Ends a request early with kCancelled; unknown keys are ignored.
   void Cancel(RequestKey key);
 
-  // Runs steps until Stop, or until a worker fails: then every request ends with UNAVAILABLE and
-  // Run returns why.
+  // Runs steps until Stop. Lost workers are replaced and requests go on; when workers are lost more
+  // often than the configuration allows, every request ends with UNAVAILABLE and Run returns why.
   absl::Status Run();
   // Refuses new requests from now on; running and waiting ones go on.
   void Drain();

@@ -27,6 +27,11 @@ absl::Status MissingTokenizerError() {
   return absl::InvalidArgumentError("stop: stop strings need a tokenizer; the model has none");
 }
 
+absl::Status QuarantinedError() {
+  return absl::InternalError(
+      "workers failed at a request with this prompt; it is not tried again for some minutes");
+}
+
 absl::Status QueueFullOfRequestsError(int64_t num_waiting, int64_t limit) {
   return absl::ResourceExhaustedError(
       absl::StrCat("queue: ", num_waiting, " sequences wait already; the limit is ", limit));
@@ -49,6 +54,17 @@ absl::Status StoppedError(const absl::Status& why) {
   return absl::UnavailableError(absl::StrCat("server has stopped: ", why.message()));
 }
 
+absl::Status TooManyRestartsError(uint64_t max_restarts,
+                                  int64_t window_ns,
+                                  const absl::Status& last) {
+  if (max_restarts == 0) return last;
+  return absl::UnavailableError(
+      absl::StrFormat("workers were lost more than %d times in %.0f s: %s",
+                      max_restarts,
+                      static_cast<double>(window_ns) * 1e-9,
+                      last.message()));
+}
+
 absl::Status WorkerLostError() {
   return absl::UnavailableError("the worker that ran this request is lost; try again");
 }
@@ -58,6 +74,10 @@ absl::Status RequestCancelledError() { return absl::CancelledError("request was 
 absl::Status DeadlinePassedError(int64_t elapsed_ns) {
   return absl::DeadlineExceededError(
       absl::StrFormat("deadline passed after %.3f s", static_cast<double>(elapsed_ns) * 1e-9));
+}
+
+absl::Status WorkerCulpritError() {
+  return absl::InternalError("each worker that ran this request failed; it is not tried again");
 }
 
 absl::Status NonFiniteLogitsError() { return absl::InternalError("non-finite logits"); }

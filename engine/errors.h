@@ -16,6 +16,8 @@ absl::Status PromptExceedsPoolError(int64_t num_prompt_tokens,
                                     int64_t block_size,
                                     int64_t num_blocks);
 absl::Status MissingTokenizerError();
+// INTERNAL, also refused at Submit.
+absl::Status QuarantinedError();
 
 // RESOURCE_EXHAUSTED: the waiting queue is full.
 absl::Status QueueFullOfRequestsError(int64_t num_waiting, int64_t limit);
@@ -24,6 +26,9 @@ absl::Status QueueFullOfTokensError(int64_t num_waiting, int64_t num_more, int64
 // UNAVAILABLE: try another replica, or later.
 absl::Status DrainingError();
 absl::Status StoppedError(const absl::Status& why);
+absl::Status TooManyRestartsError(uint64_t max_restarts,
+                                  int64_t window_ns,
+                                  const absl::Status& last);
 // How the worker ended is for the log: clients are told no process ids and no signals.
 absl::Status WorkerLostError();
 
@@ -31,6 +36,7 @@ absl::Status WorkerLostError();
 absl::Status RequestCancelledError();
 absl::Status DeadlinePassedError(int64_t elapsed_ns);
 absl::Status NonFiniteLogitsError();
+absl::Status WorkerCulpritError();
 absl::Status NoProgressError(int64_t num_blocks_available, int64_t num_blocks);
 
 // INTERNAL: a result that does not answer its plan; the workers cannot be trusted any more.

@@ -69,6 +69,9 @@ std::vector<double> BatchSizeBuckets();
 enum class Outcome : uint8_t { kStop, kLength, kCancelled, kDeadline, kRejected, kError };
 inline constexpr size_t kNumOutcomes = 6;
 
+// Why workers were replaced, for counting: parallel::WorkerFailure::Cause.
+inline constexpr size_t kNumRestartCauses = 7;
+
 // What the engine thread counts. Written by the engine thread alone; scrapes read it at any time.
 struct EngineMetrics {
   MetricGauge requests_running, requests_waiting, requests_preempted_waiting;
@@ -86,6 +89,11 @@ struct EngineMetrics {
   MetricHistogram step_prefill_seconds{StepDurationBuckets()},
       step_decode_seconds{StepDurationBuckets()}, step_mixed_seconds{StepDurationBuckets()};
   MetricHistogram step_tokens{TokenCountBuckets()}, step_batch_size{BatchSizeBuckets()};
+  std::array<MetricCounter, kNumRestartCauses> worker_restarts;
+  // Sequences computed again after a loss of workers, and requests ended because workers failed at
+  // them.
+  MetricCounter recovered_sequences, quarantined_requests;
+  MetricHistogram recovery_seconds{RequestPhaseBuckets()};
   MetricHistogram cancel_to_free_seconds{StepDurationBuckets()};
 };
 

@@ -30,7 +30,16 @@ Scheduler::Scheduler(const SchedulerOptions& options, SequenceBlocks* blocks)
 void Scheduler::Enqueue(Sequence* sequence) {
   PAGODA_CHECK(sequence->state == SequenceState::kIdle);
   sequence->state = SequenceState::kWaiting;
+  if (sequence->num_preemptions > 0) ++num_preempted_waiting_;
   waiting_.insert(sequence);
+}
+
+void Scheduler::Withdraw(Sequence* sequence) {
+  PAGODA_CHECK(sequence->state == SequenceState::kWaiting && sequence->num_rows_in_flight == 0);
+  waiting_.erase(sequence);
+  if (sequence->num_preemptions > 0) --num_preempted_waiting_;
+  sequence->num_blocks_to_admit = 0;
+  sequence->state = SequenceState::kIdle;
 }
 
 void Scheduler::Schedule(ScheduledStep* step) {
@@ -304,6 +313,34 @@ void Scheduler::ReleaseResources(Sequence* sequence) {
   sequence->slot.reset();
   sequence->num_computed = 0;
   sequence->num_confirmed = 0;
+}
+
+void Scheduler::AbandonRow(const ScheduledRow& row) {
+  Sequence* const sequence = row.sequence;
+  // Another row of it has been abandoned, or this one was retired before the loss.
+  if (sequence->num_rows_in_flight == 0) return;
+  sequence->num_rows_in_flight = 0;
+  sequence->num_samples_in_flight = 0;
+  if (sequence->state != SequenceState::kRunning) ReleaseResources(sequence);
+}
+
+size_t Scheduler::StartOver() {
+  const size_t num_running = running_.size();
+  // As by Preempt, but nobody else profits.
+  while (!running_.empty()) {
+    Sequence* const sequence = running_.back();
+    running_.pop_back();
+    sequence->state = SequenceState::kWaiting;
+    ++sequence->num_preemptions;
+    ++num_preempted_waiting_;
+    waiting_.insert(sequence);
+    ReleaseResources(sequence);
+  }
+  for (Sequence* sequence : waiting_) sequence->num_blocks_to_admit = 0;
+  // New workers know of none.
+  released_slots_.clear();
+  blocks_->ForgetContents();
+  return num_running;
 }
 
 Sequence* Scheduler::Oldest() const {

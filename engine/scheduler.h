@@ -58,6 +58,15 @@ class Scheduler {
   // kEnded.
   void End(Sequence* sequence);
 
+  // Takes a sequence out of the queue, until it is enqueued again. REQUIRES: kWaiting; no row in
+  // flight.
+  void Withdraw(Sequence* sequence);
+
+  // ---- When the workers are lost, with all that blocks held: first every row in flight is
+  // abandoned, then StartOver sends everybody who ran back to the queue: the number of them.
+  void AbandonRow(const ScheduledRow& row);
+  size_t StartOver();
+
   // First in service order of all that run or wait; null: none.
   Sequence* Oldest() const;
   const std::vector<Sequence*>& running() const { return running_; }

@@ -23,12 +23,12 @@ struct WorkerPoolOptions {
 };
 
 // The worker processes of one replica, and the pipe to them. Engine thread only, but for Start and
-// Load, which run before it; the thread that calls Start must live as long as the pool, since a
-// worker dies with it.
+// Load, which run before it. A worker dies with the thread that has started it (Start, or the Poll
+// after a Restart), so those threads must live as long as the pool is used.
 //
-// A failure is final: from then on every call returns it. Start and Load keep the code that a
-// worker gave (such as INVALID_ARGUMENT for a broken model); later any end of a worker is
-// UNAVAILABLE, saying how it ended.
+// After a failure every call returns it, until Restart. Start and Load keep the code that a worker
+// gave (such as INVALID_ARGUMENT for a broken model); later any end of a worker is UNAVAILABLE,
+// saying how it ended.
 class WorkerPool : public StepPipe {
  public:
   using ProgressFn = std::function<void(const internal::v1::LoadProgress&)>;

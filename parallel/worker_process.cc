@@ -156,7 +156,8 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
                        .error_fd = errors.theirs.get(),
                        .path = command[0].c_str(),
                        .argv = argv.data()};
-  const pid_t pid = fork();
+  // Not fork(): the handlers that libraries register for it are for children that go on.
+  const pid_t pid = _Fork();
   if (pid < 0) return SystemCallFailed("fork");
   if (pid == 0) BecomeWorker(plan);
 
@@ -195,6 +196,7 @@ absl::optional<std::string> WorkerProcess::WaitForExit(int64_t timeout_ns) {
     const int result = waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG);
     if (result == 0 && info.si_pid != 0) {
       exit_text_ = ExitText(info);
+      if (info.si_code != CLD_EXITED) exit_signal_ = info.si_status;
       break;
     }
     // The environment may have set SIGCHLD to be ignored: then the kernel reaps.
@@ -208,6 +210,14 @@ absl::optional<std::string> WorkerProcess::WaitForExit(int64_t timeout_ns) {
     poll(&entry, 1, static_cast<int>(std::min<int64_t>(left_ns / 1'000'000 + 1, 1000)));
   }
   return exit_text_;
+}
+
+bool WorkerProcess::IsStopped() const {
+  if (exit_text_.has_value()) return false;
+  siginfo_t info{};
+  const int options = WSTOPPED | WNOHANG | WNOWAIT;
+  const int result = waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, options);
+  return result == 0 && info.si_pid != 0;
 }
 
 void WorkerProcess::Kill() {

@@ -36,6 +36,11 @@ class WorkerProcess {
   // Waits up to `timeout_ns` (0: not at all) for the process to end, and reaps it: how it ended,
   // such as "exited with status 3" or "was killed by signal 9 (Killed)"; absent while it runs.
   absl::optional<std::string> WaitForExit(int64_t timeout_ns);
+  // The signal that ended it, once WaitForExit has reaped it; 0: none did.
+  int exit_signal() const { return exit_signal_; }
+  bool has_exited() const { return exit_text_.has_value(); }
+  // A signal (SIGSTOP, a debugger) keeps it from running.
+  bool IsStopped() const;
   // SIGKILL.
   void Kill();
 
@@ -47,6 +52,7 @@ class WorkerProcess {
   UniqueFd pidfd_;
   UniqueFd channel_;
   absl::optional<std::string> exit_text_;
+  int exit_signal_ = 0;
 };
 
 }  // namespace pagoda::parallel

@@ -8,6 +8,7 @@
 #include "daemon/server/process_stats.h"
 #include "daemon/server/rpc_error.h"
 #include "pagoda_version.h"
+#include "parallel/step_pipe.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -219,6 +220,25 @@ void WriteLatencies(const engine::EngineMetrics& engine,
       .AddHistogram(engine.cancel_to_free_seconds);
 }
 
+void WriteWorkers(const engine::EngineMetrics& engine, Families* out) {
+  FamilyWriter restarts =
+      out->Counter("pagoda_worker_restarts_total",
+                   "Times that lost workers were replaced, by how they were lost.");
+  for (size_t i = 0; i < engine.worker_restarts.size(); ++i) {
+    const auto cause = static_cast<parallel::WorkerFailure::Cause>(i);
+    restarts.Add(Value(engine.worker_restarts[i]),
+                 {{"cause", std::string(parallel::WorkerFailureCauseName(cause))}});
+  }
+  out->Counter("pagoda_recovered_sequences_total",
+               "Sequences that were computed again after a loss of workers.")
+      .Add(Value(engine.recovered_sequences));
+  out->Counter("pagoda_requests_quarantined_total",
+               "Requests ended because workers failed at them.")
+      .Add(Value(engine.quarantined_requests));
+  out->Histogram("pagoda_recovery_seconds", "From a loss of workers to the next result.")
+      .AddHistogram(engine.recovery_seconds);
+}
+
 void WriteSteps(const engine::EngineMetrics& engine, Families* out) {
   out->Counter("pagoda_steps_total", "Steps run.").Add(Value(engine.steps));
   out->Histogram("pagoda_step_duration_seconds", "Time of a step on the worker, by what it held.")
@@ -281,6 +301,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   WriteKv(*engine_, model, &out);
   WriteLatencies(*engine_, *server_, model, &out);
   WriteSteps(*engine_, &out);
+  WriteWorkers(*engine_, &out);
   WriteStreams(*server_, &out);
   WriteProcess(&out);
   return out.Take();

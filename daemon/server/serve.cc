@@ -279,9 +279,13 @@ void Daemon::RunEngine() {
   const absl::Status end = engine_->Run();
   // Here, not on the main thread: readiness is wrong from the moment that nobody computes.
   if (!end.ok()) SetState(ServingState::kFailed);
-  MutexLock lock(&mutex_);
-  engine_end_ = end;
-  is_stopping_ = true;
+  {
+    MutexLock lock(&mutex_);
+    engine_end_ = end;
+    is_stopping_ = true;
+  }
+  // Workers that this thread has started die with it.
+  pool_->Stop();
 }
 
 void Daemon::SetState(ServingState state) {
@@ -319,7 +323,7 @@ int Daemon::ServeUntilStopped() {
   if (!EngineHasEnded()) Drain();
   MutexLock lock(&mutex_);
   if (!engine_end_.has_value() || engine_end_->ok()) return kExitOk;
-  LogError("the worker is lost (%s); restart the daemon", engine_end_->message());
+  LogError("given up: %s", engine_end_->message());
   return kExitWorkerLost;
 }
 

@@ -56,4 +56,8 @@ void BlockPool::Unpublish(BlockId block) {
   queue_.PushFront(block);
 }
 
+void BlockPool::UnpublishAll() {
+  for (uint32_t block = 0; block < num_total(); ++block) Unpublish(BlockId(block));
+}
+
 }  // namespace pagoda::engine

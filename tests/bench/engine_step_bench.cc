@@ -72,6 +72,9 @@ class AnsweringPipe : public parallel::StepPipe {
   }
 
   void Wait(int, int64_t) override {}
+  parallel::WorkerFailure failure() const override { return {}; }
+  void Restart(int64_t) override {}
+  bool is_ready() const override { return true; }
 
   Engine* engine = nullptr;
   std::vector<double> sample_us;

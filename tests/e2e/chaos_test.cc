@@ -34,6 +34,7 @@ enum class Fault {
   kWorkerPaused,
   kWorkerKilled,
   kWorkerStuck,
+  kWorkerGivenUp,  // killed, and not replaced
   kDrained,
   kDrainedAtOnce,
   kDaemonKilled,
@@ -42,6 +43,7 @@ constexpr std::array kFaults = {Fault::kNone,
                                 Fault::kWorkerPaused,
                                 Fault::kWorkerKilled,
                                 Fault::kWorkerStuck,
+                                Fault::kWorkerGivenUp,
                                 Fault::kDrained,
                                 Fault::kDrainedAtOnce,
                                 Fault::kDaemonKilled};
@@ -51,17 +53,24 @@ const char* NameOf(Fault fault) {
                                     "WorkerPaused",
                                     "WorkerKilled",
                                     "WorkerStuck",
+                                    "WorkerGivenUp",
                                     "Drained",
                                     "DrainedAtOnce",
                                     "DaemonKilled"};
   return kNames[static_cast<size_t>(fault)];
 }
 
-bool DaemonSurvives(Fault fault) { return fault == Fault::kNone || fault == Fault::kWorkerPaused; }
+bool IsReplaced(Fault fault) {
+  return fault == Fault::kWorkerKilled || fault == Fault::kWorkerStuck;
+}
+
+bool DaemonSurvives(Fault fault) {
+  return fault == Fault::kNone || fault == Fault::kWorkerPaused || IsReplaced(fault);
+}
 
 int ExpectedExitCode(Fault fault) {
   if (fault == Fault::kDaemonKilled) return 128 + SIGKILL;
-  return fault == Fault::kWorkerKilled || fault == Fault::kWorkerStuck ? 5 : 0;
+  return fault == Fault::kWorkerGivenUp ? 5 : 0;
 }
 
 // ---- What clients ask for
@@ -225,13 +234,16 @@ class Round {
     ASSERT_NO_FATAL_FAILURE(RunEachAlone());
     HealthWatch watch(daemon_->grpc_address());
     ASSERT_TRUE(watch.ReadUntil(true));
-    const std::vector<pid_t> workers = daemon_->WorkerPids();
+    std::vector<pid_t> workers = daemon_->WorkerPids();
     ASSERT_FALSE(workers.empty());
 
     ServeThrough(workers);
     if (DaemonSurvives(options_.fault)) {
       CheckNothingRuns();
       CheckServes();
+      EXPECT_EQ(daemon_->Metric("pagoda_worker_restarts_total").value_or(-1),
+                IsReplaced(options_.fault) ? 1 : 0);
+      for (const pid_t worker : daemon_->WorkerPids()) workers.push_back(worker);
       daemon_->Signal(SIGTERM);
     }
     CheckEnd(workers, watch);
@@ -249,6 +261,9 @@ class Round {
                                            absl::StrCat("--kv-cache-memory=", kPoolBytes),
                                            "--drain-timeout=60s"}};
     if (options_.fault == Fault::kWorkerStuck) options.flags.push_back("--step-timeout=3s");
+    if (options_.fault == Fault::kWorkerGivenUp) {
+      options.flags.push_back("--max-worker-restarts=0");
+    }
     options.dir = dir_.string();
     return options;
   }
@@ -304,6 +319,7 @@ class Round {
         signal_workers(SIGCONT);
         return;
       case Fault::kWorkerKilled:
+      case Fault::kWorkerGivenUp:
         return signal_workers(SIGKILL);
       case Fault::kWorkerStuck:
         return signal_workers(SIGSTOP);

@@ -231,8 +231,8 @@ void ExpectWorkerLost(Lifecycle* /*test*/, TestDaemon* daemon) {
   EXPECT_THAT(daemon->Log(), ::testing::HasSubstr("worker"));
 }
 
-TEST_F(Lifecycle, KilledWorkerEndsStreamsWithUnavailable) {
-  Start(SlowDevice());
+TEST_F(Lifecycle, KilledWorkerThatIsNotReplacedEndsStreamsWithUnavailable) {
+  Start(SlowDevice({"--max-worker-restarts=0"}));
   OpenStreams(8, 2000);
   for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGKILL);
   const absl::Time start = absl::Now();
@@ -245,7 +245,7 @@ TEST_F(Lifecycle, KilledWorkerEndsStreamsWithUnavailable) {
 }
 
 TEST_F(Lifecycle, B098KilledWorkerOfAnIdleDaemonIsSeen) {
-  Start(SlowDevice());
+  Start(SlowDevice({"--max-worker-restarts=0"}));
   ASSERT_TRUE(Serving());
   for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGKILL);
   EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(2), [&] { return !Serving(); }));
@@ -253,7 +253,7 @@ TEST_F(Lifecycle, B098KilledWorkerOfAnIdleDaemonIsSeen) {
 }
 
 TEST_F(Lifecycle, B098StoppedWorkerIsFoundByItsStep) {
-  Start(SlowDevice({"--step-timeout=1s"}));
+  Start(SlowDevice({"--step-timeout=1s", "--max-worker-restarts=0"}));
   ASSERT_TRUE(Serving());
   for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGSTOP);
   // Nothing is asked of it yet.

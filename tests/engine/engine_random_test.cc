@@ -25,6 +25,8 @@ class RandomRun {
   uint64_t num_preemptions() const { return harness_.metrics.preemptions.value(); }
   uint64_t num_hit_tokens() const { return harness_.metrics.prefix_hit_tokens.value(); }
   uint64_t num_requests() const { return requests_.size(); }
+  uint64_t num_restarts() const { return harness_.pipe.num_restarts(); }
+  uint64_t num_quarantined() const { return harness_.metrics.quarantined_requests.value(); }
 
  private:
   int32_t Draw(int32_t low, int32_t high) {
@@ -35,6 +37,8 @@ class RandomRun {
   EngineHarness::Options RandomOptions();
   std::vector<TokenId> RandomPrompt();
   void SubmitOne();
+  void LoseWorkers();
+  bool recovers() const { return harness_.options.config.max_worker_restarts() > 0; }
   void Act();
   void CheckGauges();
   void CheckEnd(const Request& request);
@@ -61,6 +65,10 @@ EngineHarness::Options RandomRun::RandomOptions() {
   options.config.set_max_waiting_requests(Draw(1, 20));
   options.config.set_max_waiting_tokens(Draw(20, 600));
   if (OneIn(3)) options.config.set_policy(internal::v1::SCHEDULING_POLICY_PRIORITY);
+  if (OneIn(2)) {
+    options.config.set_max_worker_restarts(1'000'000);
+    options.config.set_worker_restart_window_ms(1'000'000);
+  }
   return options;
 }
 
@@ -95,17 +103,31 @@ void RandomRun::SubmitOne() {
   const absl::Status status = harness_.Submit(request);
   if (status.ok()) {
     requests_[request.key.value()] = request;
+  } else if (absl::IsInternal(status)) {
+    ASSERT_FALSE(harness_.pipe.deadly_tokens.empty()) << status;
   } else {
     ASSERT_TRUE(absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status)) << status;
   }
 }
 
+// For reasons that nobody is to blame for; deadly tokens are the others.
+void RandomRun::LoseWorkers() {
+  using Cause = parallel::WorkerFailure::Cause;
+  harness_.pipe.fault = absl::UnavailableError("lost");
+  harness_.pipe.fault_cause = OneIn(2) ? Cause::kKilled : Cause::kStopped;
+  harness_.pipe.num_waits_to_restart = OneIn(2) ? 0 : Draw(1, 10);
+  harness_.pipe.num_failing_starts = OneIn(4) ? Draw(1, 3) : 0;
+}
+
 void RandomRun::Act() {
   // The engine waits: whoever is live must have a row in flight, or nobody will ever move.
-  ASSERT_TRUE(harness_.pipe.num_in_flight() > 0 || harness_.engine->num_live_requests() == 0)
+  const FakeStepPipe& pipe = harness_.pipe;
+  ASSERT_TRUE(pipe.num_in_flight() > 0 || harness_.engine->num_live_requests() == 0 ||
+              !pipe.is_ready())
       << "no progress";
   CheckGauges();
   if (OneIn(3)) SubmitOne();
+  if (recovers() && OneIn(100)) LoseWorkers();
   if (OneIn(25) && !requests_.empty()) {
     auto it = requests_.lower_bound(Draw(1, static_cast<int32_t>(requests_.rbegin()->first)));
     harness_.engine->Cancel(RequestKey(it->first));
@@ -121,7 +143,8 @@ void RandomRun::CheckGauges() {
 }
 
 void RandomRun::Run(uint64_t num_steps) {
-  const bool ends_by_fault = OneIn(10);
+  const bool ends_by_fault = !recovers() && OneIn(5);
+  if (recovers() && OneIn(6)) harness_.pipe.deadly_tokens = {kNumShared - 2};
   if (OneIn(6)) harness_.pipe.poisonous_tokens = {kNumShared - 1};
   const absl::Status status = harness_.RunToEnd(
       [&](int) {
@@ -218,7 +241,17 @@ void RandomRun::CheckSequence(const Request& request,
       ASSERT_TRUE(absl::IsDeadlineExceeded(finished.status));
     } else {
       ASSERT_EQ(finished.reason, FinishReason::kError);
-      if (absl::IsInternal(finished.status) && !harness_.pipe.poisonous_tokens.empty()) return;
+      if (absl::IsInternal(finished.status)) {
+        const auto is_bad = [&](TokenId id) {
+          return harness_.pipe.poisonous_tokens.count(id) > 0 ||
+                 harness_.pipe.deadly_tokens.count(id) > 0;
+        };
+        // Or one of its siblings'.
+        ASSERT_TRUE(request.n > 1 ||
+                    std::any_of(request.prompt.begin(), request.prompt.end(), is_bad) ||
+                    std::any_of(expected.begin(), expected.end(), is_bad));
+        return;
+      }
       ASSERT_TRUE(absl::IsUnavailable(finished.status)) << finished.status;
       ASSERT_TRUE(harness_.pipe.fault.has_value()) << finished.status;
     }
@@ -243,6 +276,7 @@ TEST(EngineRandomTest, MillionStepsFromASeed) {
   constexpr uint64_t kNumSteps = 1'000'000;
   constexpr uint64_t kStepsPerRun = 1000;
   uint64_t num_steps = 0, num_preemptions = 0, num_hit_tokens = 0, num_requests = 0;
+  uint64_t num_restarts = 0, num_quarantined = 0;
   for (uint64_t seed = 1; num_steps < kNumSteps; ++seed) {
     RandomRun run(seed);
     run.Run(kStepsPerRun);
@@ -251,11 +285,15 @@ TEST(EngineRandomTest, MillionStepsFromASeed) {
     num_preemptions += run.num_preemptions();
     num_hit_tokens += run.num_hit_tokens();
     num_requests += run.num_requests();
+    num_restarts += run.num_restarts();
+    num_quarantined += run.num_quarantined();
   }
   // The runs did reach what they are for.
   EXPECT_GT(num_preemptions, num_steps / 1000);
   EXPECT_GT(num_hit_tokens, num_steps / 10);
   EXPECT_GT(num_requests, num_steps / 10);
+  EXPECT_GT(num_restarts, num_steps / 1000);
+  EXPECT_GT(num_quarantined, num_steps / 10000);
   RecordProperty("preemptions", static_cast<int>(num_preemptions));
   RecordProperty("requests", static_cast<int>(num_requests));
 }

@@ -61,6 +61,7 @@ uint32_t FakeStepPipe::num_live_slots() const {
 
 absl::Status FakeStepPipe::Submit(const internal::v1::StepPlan& plan) {
   if (fault.has_value()) return *fault;
+  if (!is_ready()) Violate("a plan for workers that are not ready");
   if (on_plan) on_plan(plan);
   if (plan.step_id() != last_step_id_ + 1) Violate(absl::StrCat("id is ", plan.step_id()));
   last_step_id_ = plan.step_id();
@@ -121,6 +122,7 @@ void FakeStepPipe::Append(Slot* slot, uint32_t token) {
   slot->tokens.push_back(token);
   slot->fingerprints.push_back(Fingerprint(before, token));
   slot->is_poisoned |= poisonous_tokens.count(token) > 0;
+  slot->is_deadly |= deadly_tokens.count(token) > 0;
   slot->contents.push_back(slot->is_poisoned ? NextNotFinite() : slot->fingerprints.back());
 }
 
@@ -170,6 +172,7 @@ void FakeStepPipe::ComputeRow(uint32_t slot_idx,
   Slot& slot = slots_[slot_idx];
   const uint32_t end = slot.num_computed + num_tokens;
   if (num_tokens == 0 || end > slot.tokens.size()) return Violate("row beyond the known tokens");
+  step->is_deadly |= slot.is_deadly;
   if (samples != (end == slot.tokens.size())) return Violate("row_samples");
   const uint32_t block_size = options_.block_size;
   if ((end + block_size - 1) / block_size > slot.table.size())
@@ -254,7 +257,18 @@ void FakeStepPipe::AddPromptLogprobs(uint32_t slot_idx,
 
 absl::StatusOr<bool> FakeStepPipe::Poll(internal::v1::StepResult* result) {
   if (fault.has_value()) return *fault;
+  if (!is_ready() && num_failing_starts > 0) {
+    --num_failing_starts;
+    fault_cause = parallel::WorkerFailure::Cause::kStart;
+    fault = absl::UnavailableError("did not start");
+    return *fault;
+  }
   if (num_ready_ == 0 || in_flight_.empty()) return false;
+  if (in_flight_.front().is_deadly) {
+    fault_cause = parallel::WorkerFailure::Cause::kCrashed;
+    fault = absl::UnavailableError("crashed");
+    return *fault;
+  }
   --num_ready_;
   *result = std::move(in_flight_.front().result);
   in_flight_.pop_front();
@@ -262,8 +276,29 @@ absl::StatusOr<bool> FakeStepPipe::Poll(internal::v1::StepResult* result) {
 }
 
 void FakeStepPipe::Wait(int, int64_t) {
+  if (num_waits_to_ready_ > 0) --num_waits_to_ready_;
   if (!is_stuck && num_ready_ < in_flight_.size()) ++num_ready_;
   if (on_wait) on_wait();
+}
+
+parallel::WorkerFailure FakeStepPipe::failure() const {
+  return {.cause = fault_cause,
+          .operation = "step",
+          .step_id = in_flight_.empty() ? 0 : in_flight_.front().result.step_id(),
+          .status = fault.value_or(absl::InternalError("no fault"))};
+}
+
+void FakeStepPipe::Restart(int64_t) {
+  fault.reset();
+  fault_cause = parallel::WorkerFailure::Cause::kKilled;
+  slots_.assign(slots_.size(), Slot());
+  contents_.assign(contents_.size(), 0);
+  num_namings_.assign(num_namings_.size(), 0);
+  in_flight_.clear();
+  num_ready_ = 0;
+  last_step_id_ = 0;
+  ++num_restarts_;
+  num_waits_to_ready_ = std::max(num_waits_to_restart, num_failing_starts > 0 ? 1 : 0);
 }
 
 }  // namespace pagoda::engine

@@ -39,6 +39,9 @@ class FakeStepPipe : public parallel::StepPipe {
   absl::Status Submit(const internal::v1::StepPlan& plan) override;
   absl::StatusOr<bool> Poll(internal::v1::StepResult* result) override;
   void Wait(int wake_fd, int64_t deadline_ns) override;
+  parallel::WorkerFailure failure() const override;
+  void Restart(int64_t not_before_ns) override;
+  bool is_ready() const override { return num_waits_to_ready_ == 0; }
 
   std::function<void()> on_wait;
   // Plans as they come, before they are checked.
@@ -49,6 +52,13 @@ class FakeStepPipe : public parallel::StepPipe {
   std::set<uint32_t> poisonous_tokens;
   // The next Submit or Poll fails with this.
   std::optional<absl::Status> fault;
+  parallel::WorkerFailure::Cause fault_cause = parallel::WorkerFailure::Cause::kKilled;
+  // The result of a step with a row of a sequence that holds one of these tokens does not come: the
+  // worker crashes instead.
+  std::set<uint32_t> deadly_tokens;
+  // After a Restart: calls of Wait until it is ready, and how many of the next starts fail.
+  int num_waits_to_restart = 0;
+  int num_failing_starts = 0;
   // Results do not come while this is set.
   bool is_stuck = false;
 
@@ -63,6 +73,7 @@ class FakeStepPipe : public parallel::StepPipe {
   uint64_t num_steps() const { return num_steps_; }
   uint64_t num_rows() const { return num_rows_; }
   uint64_t num_tokens_computed() const { return num_tokens_computed_; }
+  uint64_t num_restarts() const { return num_restarts_; }
   size_t num_in_flight() const { return in_flight_.size(); }
   // Blocks in the table of a live slot; empty when it has none.
   std::vector<uint32_t> TableOf(uint32_t slot) const { return slots_[slot].table; }
@@ -83,10 +94,12 @@ class FakeStepPipe : public parallel::StepPipe {
     uint32_t num_behind = 0;  // of the table, from the first: no row reads them any more
     internal::v1::RowSampling sampling;
     bool is_poisoned = false;
+    bool is_deadly = false;
   };
   struct InFlight {
     internal::v1::StepResult result;
     std::vector<std::pair<uint32_t, uint32_t>> named_blocks;  // block, slot
+    bool is_deadly = false;
   };
 
   void Violate(const std::string& what);
@@ -113,6 +126,8 @@ class FakeStepPipe : public parallel::StepPipe {
   uint64_t num_rows_ = 0;
   uint64_t num_tokens_computed_ = 0;
   uint64_t num_not_finite_ = 0;
+  uint64_t num_restarts_ = 0;
+  int num_waits_to_ready_ = 0;
   std::string violation_;
 };
 

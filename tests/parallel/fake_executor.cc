@@ -33,6 +33,8 @@ std::string OpenDescriptors() {
 absl::StatusOr<WorkerHello> FakeExecutor::Open(const internal::v1::OpenWorker& open) {
   if (Is("open-error")) return absl::FailedPreconditionError("device 7 does not exist");
   if (Is("open-exit")) _exit(9);
+  start_ = open.start();
+  rank_ = open.tensor_rank();
   WorkerHello hello;
   hello.set_pid(getpid());
   hello.set_device(open.config().worker().device());
@@ -52,14 +54,19 @@ absl::StatusOr<ModelReady> FakeExecutor::Load(const internal::v1::LoadModel& loa
     progress(part);
   }
   if (Is("load-kill")) kill(getpid(), SIGKILL);
+  const bool is_second = start_ == 2;
+  if (is_second && Is("second-load-kill")) kill(getpid(), SIGKILL);
+  if (is_second && Is("second-load-error")) return absl::InternalError("no memory");
   ModelReady ready;
-  ready.set_num_kv_blocks(load.num_kv_blocks());
+  const bool has_fewer = is_second && Is("second-fewer-blocks");
+  ready.set_num_kv_blocks(load.num_kv_blocks() - (has_fewer ? 1 : 0));
   ready.set_weight_bytes(300);
   return ready;
 }
 
 absl::Status FakeExecutor::Misbehave() {
   if (Is("exit")) _exit(4);
+  if (Is("rank-1-kill") && rank_ == 1) kill(getpid(), SIGKILL);
   if (Is("kill")) kill(getpid(), SIGKILL);
   if (Is("abort")) {
     signal(SIGABRT, SIG_DFL);

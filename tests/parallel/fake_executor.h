@@ -44,6 +44,8 @@ class FakeExecutor final : public StepExecutor {
   const FakeBehaviour behaviour_;
   std::deque<internal::v1::StepResult> results_;
   bool polled_ = false;
+  uint32_t start_ = 0;
+  uint32_t rank_ = 0;
   int max_steps_in_flight_ = 0;
   const std::shared_ptr<std::atomic<int>> num_idle_calls_ = std::make_shared<std::atomic<int>>(0);
 };
