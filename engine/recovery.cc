@@ -71,19 +71,18 @@ int64_t Recovery::BackoffNs(const WorkerFailure& failure) {
 
 void Recovery::Blame(absl::Span<const ScheduledStep* const> in_flight, int64_t now_ns) {
   std::vector<RequestKey> suspects;
+  absl::flat_hash_map<RequestKey, Targets> targets;
   for (const ScheduledStep* step : in_flight) {
     for (const ScheduledRow& row : step->rows) {
       const Sequence& sequence = *row.sequence;
-      if (sequence.state == SequenceState::kEnded || row.sequence->num_rows_in_flight == 0)
-        continue;
-      Targets& targets = targets_[sequence.key];
-      if (std::find(suspects.begin(), suspects.end(), sequence.key) == suspects.end()) {
-        suspects.push_back(sequence.key);
-        targets.clear();
-      }
-      targets.push_back({.sequence = &sequence, .num_confirmed = row.computed_end});
+      if (sequence.num_rows_in_flight == 0) continue;
+      // It may have been the last row of one that has ended meanwhile, which will not come again.
+      if (sequence.state == SequenceState::kEnded) return;
+      if (targets.count(sequence.key) == 0) suspects.push_back(sequence.key);
+      targets[sequence.key].push_back({.sequence = &sequence, .num_confirmed = row.computed_end});
     }
   }
+  for (auto& [key, of_key] : targets) targets_[key] = std::move(of_key);
   if (const auto culprit = search_.Fail(suspects)) {
     num_explained_restarts_ += search_.num_explained();
     EndCulprit(*culprit, now_ns);

@@ -250,11 +250,11 @@ TEST_F(RecoveryLong, ManyStreamsManyKills) {
 }
 
 TEST_F(Recovery, FailuresThatWorkersBringAboutThemselves) {
-  const WorkerFaults faults(
-      "delay100@5:0:1,abort@60:0:1,error@30:0:2,exit@45:0:3,hang@50:0:4,kill@31:0:5");
-  ASSERT_NO_FATAL_FAILURE(Start({"--step-timeout=3s"}));
-  // Steps of the calls alone count as well.
+  ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(RunEachAlone());
+  const WorkerFaults faults(
+      "delay100@5:0:1,abort@60:0:1,error@40:0:2,exit@45:0:3,hang@50:0:4,kill@41:0:5");
+  ASSERT_NO_FATAL_FAILURE(Start({"--step-timeout=3s"}));
   Clients clients(daemon_.get(), &alone_);
   clients.Start(12);
   EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(120), [&] { return Restarts("killed") == 1; }))
@@ -268,7 +268,7 @@ TEST_F(Recovery, FailuresThatWorkersBringAboutThemselves) {
   EXPECT_EQ(daemon_->Metric("pagoda_requests_quarantined_total").value_or(-1), 0);
   // One line has rank, operation and step.
   EXPECT_THAT(daemon_->Log(), HasSubstr("workers lost (crashed): rank 0, operation step, step 60"));
-  EXPECT_THAT(daemon_->Log(), HasSubstr("workers lost (error): rank 0, operation step, step 30"));
+  EXPECT_THAT(daemon_->Log(), HasSubstr("workers lost (error): rank 0, operation step, step 40"));
 }
 
 TEST_F(Recovery, APoisonousRequestIsFoundAndTheOthersGoOn) {

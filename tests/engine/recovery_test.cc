@@ -303,7 +303,9 @@ TEST_F(RecoveryTest, CulpritsThatWereFoundDoNotUseUpTheRestarts) {
   for (int i = 0; i < 4; ++i) Submit(Prompt(5 + i, i), 200);
   int num_culprits = 0;
   ASSERT_TRUE(h_->RunToEnd([&](int num_waits) {
-                  if (num_waits % 30 != 0 || num_culprits == 5) return;
+                  // One at a time.
+                 const bool is_due = num_waits % 30 == 0 && h_->engine->num_live_requests() == 4;
+                 if (!is_due || num_culprits == 5) return;
                   ++num_culprits;
                   ASSERT_TRUE(h_->Submit(h_->NewRequest({num_culprits, kDeadly}, 3)).ok());
                 }).ok());

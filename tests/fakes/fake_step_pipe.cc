@@ -263,6 +263,7 @@ absl::StatusOr<bool> FakeStepPipe::Poll(internal::v1::StepResult* result) {
     fault = absl::UnavailableError("did not start");
     return *fault;
   }
+  is_ready_ = num_waits_to_ready_ == 0;
   if (num_ready_ == 0 || in_flight_.empty()) return false;
   if (in_flight_.front().is_deadly) {
     fault_cause = parallel::WorkerFailure::Cause::kCrashed;
@@ -298,6 +299,7 @@ void FakeStepPipe::Restart(int64_t) {
   num_ready_ = 0;
   last_step_id_ = 0;
   ++num_restarts_;
+  is_ready_ = false;
   num_waits_to_ready_ = std::max(num_waits_to_restart, num_failing_starts > 0 ? 1 : 0);
 }
 

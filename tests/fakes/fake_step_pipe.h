@@ -41,7 +41,7 @@ class FakeStepPipe : public parallel::StepPipe {
   void Wait(int wake_fd, int64_t deadline_ns) override;
   parallel::WorkerFailure failure() const override;
   void Restart(int64_t not_before_ns) override;
-  bool is_ready() const override { return num_waits_to_ready_ == 0; }
+  bool is_ready() const override { return is_ready_; }
 
   std::function<void()> on_wait;
   // Plans as they come, before they are checked.
@@ -56,7 +56,7 @@ class FakeStepPipe : public parallel::StepPipe {
   // The result of a step with a row of a sequence that holds one of these tokens does not come: the
   // worker crashes instead.
   std::set<uint32_t> deadly_tokens;
-  // After a Restart: calls of Wait until it is ready, and how many of the next starts fail.
+  // After a Restart: calls of Wait until a Poll finds it ready, and how many of the next starts fail.
   int num_waits_to_restart = 0;
   int num_failing_starts = 0;
   // Results do not come while this is set.
@@ -128,6 +128,7 @@ class FakeStepPipe : public parallel::StepPipe {
   uint64_t num_not_finite_ = 0;
   uint64_t num_restarts_ = 0;
   int num_waits_to_ready_ = 0;
+  bool is_ready_ = true;
   std::string violation_;
 };
 

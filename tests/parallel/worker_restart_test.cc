@@ -3,6 +3,7 @@
 #include <limits>
 #include <signal.h>
 #include <string>
+#include <sys/wait.h>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -167,7 +168,10 @@ TEST_F(WorkerRestartTest, TellsAStoppedWorkerFromAStuckOne) {
   ASSERT_TRUE(Restart().ok());
   ASSERT_TRUE(Run(1, 1).ok());
 
-  kill(pool_->hello().pid(), SIGSTOP);
+  const pid_t pid = pool_->hello().pid();
+  kill(pid, SIGSTOP);
+  siginfo_t stopped;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &stopped, WSTOPPED | WNOWAIT), 0);
   ASSERT_TRUE(Submit(2).ok());
   clock_.Skip(3601 * kSecond);
   EXPECT_TRUE(absl::IsDeadlineExceeded(Next()));
