@@ -15,13 +15,13 @@ std::vector<RequestKey> Keys(uint64_t first, uint64_t last) {
 }
 
 // Runs whoever may run, all in one step: fails while a deadly one is among them.
-struct Outcome {
+struct SearchResult {
   std::vector<RequestKey> culprits;
   int num_failures = 0;
 };
-Outcome Search(const std::vector<RequestKey>& all, std::set<uint64_t> deadly) {
+SearchResult Search(const std::vector<RequestKey>& all, std::set<uint64_t> deadly) {
   CulpritSearch search;
-  Outcome outcome;
+  SearchResult result;
   std::vector<RequestKey> live = all;
   for (int round = 0; round < 10'000; ++round) {
     std::vector<RequestKey> running;
@@ -32,20 +32,20 @@ Outcome Search(const std::vector<RequestKey>& all, std::set<uint64_t> deadly) {
       return deadly.count(key.value()) > 0;
     });
     if (fails) {
-      ++outcome.num_failures;
+      ++result.num_failures;
       if (const auto culprit = search.Fail(running)) {
-        outcome.culprits.push_back(*culprit);
+        result.culprits.push_back(*culprit);
         live.erase(std::find(live.begin(), live.end(), *culprit));
       }
     } else if (search.is_active()) {
       const std::vector<RequestKey> group = search.group();
       for (const RequestKey key : group) search.Pass(key);
     } else {
-      return outcome;
+      return result;
     }
   }
   ADD_FAILURE() << "the search does not end";
-  return outcome;
+  return result;
 }
 
 TEST(CulpritSearchTest, EverybodyMayRunBeforeAFailure) {
@@ -57,12 +57,12 @@ TEST(CulpritSearchTest, EverybodyMayRunBeforeAFailure) {
 TEST(CulpritSearchTest, FindsOneAmongManyByHalves) {
   for (const uint64_t size : {1, 2, 3, 5, 8, 100, 256}) {
     for (const uint64_t culprit : {uint64_t{1}, size / 2 + 1, size}) {
-      const Outcome outcome = Search(Keys(1, size), {culprit});
-      ASSERT_EQ(outcome.culprits, Keys(culprit, culprit)) << size;
+      const SearchResult result = Search(Keys(1, size), {culprit});
+      ASSERT_EQ(result.culprits, Keys(culprit, culprit)) << size;
       // The first, one for each halving, and one more where it had to be tried apart from others.
       int num_halvings = 0;
       while ((uint64_t{1} << num_halvings) < size) ++num_halvings;
-      EXPECT_LE(outcome.num_failures, num_halvings + 2) << size;
+      EXPECT_LE(result.num_failures, num_halvings + 2) << size;
     }
   }
 }
@@ -72,11 +72,11 @@ TEST(CulpritSearchTest, FindsSeveral) {
   for (int run = 0; run < 200; ++run) {
     std::set<uint64_t> deadly;
     for (int i = 0; i < 3; ++i) deadly.insert(1 + random() % 40);
-    const Outcome outcome = Search(Keys(1, 40), deadly);
+    const SearchResult result = Search(Keys(1, 40), deadly);
     std::set<uint64_t> found;
-    for (const RequestKey key : outcome.culprits) found.insert(key.value());
+    for (const RequestKey key : result.culprits) found.insert(key.value());
     ASSERT_EQ(found, deadly);
-    ASSERT_EQ(outcome.culprits.size(), deadly.size());
+    ASSERT_EQ(result.culprits.size(), deadly.size());
   }
 }
 

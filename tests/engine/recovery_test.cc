@@ -12,7 +12,8 @@ namespace {
 using parallel::WorkerFailure;
 using Cause = WorkerFailure::Cause;
 
-std::vector<TokenId> Prompt(int32_t size, TokenId first = 1) {
+// Of tokens below 90.
+std::vector<TokenId> OrdinaryPrompt(int32_t size, TokenId first = 1) {
   std::vector<TokenId> prompt;
   for (int32_t i = 0; i < size; ++i) prompt.push_back((first + i * 7) % 90);
   return prompt;
@@ -21,7 +22,7 @@ std::vector<TokenId> Prompt(int32_t size, TokenId first = 1) {
 // Token 95 and above are in no prompt.
 constexpr TokenId kDeadly = 95;
 
-EngineHarness::Options Options(uint32_t max_restarts = 100) {
+EngineHarness::Options RestartingOptions(uint32_t max_restarts = 100) {
   EngineHarness::Options options = EngineHarness::DefaultOptions();
   options.config.set_max_worker_restarts(max_restarts);
   options.config.set_worker_restart_window_ms(600'000);
@@ -68,10 +69,10 @@ class RecoveryTest : public testing::Test {
 TEST_F(RecoveryTest, AKillAtAnyStepChangesNoToken) {
   for (int at = 1; at <= 30; ++at) {
     for (const int num_waits_to_restart : {0, 1, 5}) {
-      Start(Options());
+      Start(RestartingOptions());
       requests_.clear();
       h_->pipe.num_waits_to_restart = num_waits_to_restart;
-      for (int i = 0; i < 5; ++i) Submit(Prompt(3 + 4 * i, i), 6 + i);
+      for (int i = 0; i < 5; ++i) Submit(OrdinaryPrompt(3 + 4 * i, i), 6 + i);
       ASSERT_TRUE(h_->RunToEnd([&](int num_waits) {
                       if (num_waits == at) Fail(Cause::kKilled);
                     }).ok());
@@ -84,8 +85,8 @@ TEST_F(RecoveryTest, AKillAtAnyStepChangesNoToken) {
 
 TEST_F(RecoveryTest, LogprobsAndPromptLogprobsComeOnceEach) {
   for (int at = 1; at <= 20; ++at) {
-    Start(Options());
-    Request request = h_->NewRequest(Prompt(21), 8);
+    Start(RestartingOptions());
+    Request request = h_->NewRequest(OrdinaryPrompt(21), 8);
     request.sampling.num_logprobs = 1;
     request.sampling.num_prompt_logprobs = 1;
     ASSERT_TRUE(h_->Submit(request).ok());
@@ -112,8 +113,8 @@ TEST_F(RecoveryTest, LogprobsAndPromptLogprobsComeOnceEach) {
 
 TEST_F(RecoveryTest, SeveralSequencesOfARequestGoOn) {
   for (int at = 1; at <= 15; ++at) {
-    Start(Options());
-    Request request = h_->NewRequest(Prompt(10), 7);
+    Start(RestartingOptions());
+    Request request = h_->NewRequest(OrdinaryPrompt(10), 7);
     request.n = request.best_of = 3;
     ASSERT_TRUE(h_->Submit(request).ok());
     ASSERT_TRUE(h_->RunToEnd([&](int num_waits) {
@@ -132,11 +133,11 @@ TEST_F(RecoveryTest, StopStringsSeeNoSeam) {
   std::vector<std::string> letters;
   for (int i = 0; i < 100; ++i) letters.emplace_back(1, static_cast<char>('a' + i % 26));
   const FakeTokenizer tokenizer(letters);
-  EngineHarness::Options options = Options();
+  EngineHarness::Options options = RestartingOptions();
   options.tokenizer = &tokenizer;
   const auto text_of = [&](const std::string& stop, int lost_at) {
     Start(options);
-    Request request = h_->NewRequest(Prompt(9), 30);
+    Request request = h_->NewRequest(OrdinaryPrompt(9), 30);
     request.stop.stop_strings = {stop};
     EXPECT_TRUE(h_->Submit(request).ok());
     EXPECT_TRUE(h_->RunToEnd([&](int num_waits) {
@@ -155,13 +156,13 @@ TEST_F(RecoveryTest, StopStringsSeeNoSeam) {
 }
 
 TEST_F(RecoveryTest, CachedBlocksOfDeadWorkersAreNotFound) {
-  Start(Options());
-  const Request first = Submit(Prompt(17), 3);
+  Start(RestartingOptions());
+  const Request first = Submit(OrdinaryPrompt(17), 3);
   ASSERT_TRUE(h_->RunToEnd([&](int) {
                   if (h_->engine->num_live_requests() > 0) return;
                   if (requests_.size() == 1) {
                     Fail(Cause::kKilled);
-                    Submit(Prompt(17), 3);
+                    Submit(OrdinaryPrompt(17), 3);
                   }
                 }).ok());
   ExpectAllRight();
@@ -169,12 +170,12 @@ TEST_F(RecoveryTest, CachedBlocksOfDeadWorkersAreNotFound) {
 }
 
 TEST_F(RecoveryTest, AnIdleLossIsMadeGood) {
-  Start(Options());
-  Submit(Prompt(5), 3);
+  Start(RestartingOptions());
+  Submit(OrdinaryPrompt(5), 3);
   ASSERT_TRUE(h_->RunToEnd([&](int num_waits) {
                   if (h_->engine->num_live_requests() == 0 && requests_.size() < 4) {
                     Fail(Cause::kKilled);
-                    Submit(Prompt(5, num_waits), 3);
+                    Submit(OrdinaryPrompt(5, num_waits), 3);
                   }
                 }).ok());
   ExpectAllRight();
@@ -183,10 +184,10 @@ TEST_F(RecoveryTest, AnIdleLossIsMadeGood) {
 }
 
 TEST_F(RecoveryTest, CancelsAndDeadlinesAreKeptMeanwhile) {
-  Start(Options());
+  Start(RestartingOptions());
   h_->pipe.num_waits_to_restart = 50;
-  const Request cancelled = Submit(Prompt(5), 30);
-  Request late = h_->NewRequest(Prompt(5, 3), 30);
+  const Request cancelled = Submit(OrdinaryPrompt(5), 30);
+  Request late = h_->NewRequest(OrdinaryPrompt(5, 3), 30);
   late.deadline_ns = h_->clock.now_ns + 20'000'000;
   ASSERT_TRUE(h_->Submit(late).ok());
   int64_t cancelled_at_ns = 0;
@@ -207,8 +208,8 @@ TEST_F(RecoveryTest, CancelsAndDeadlinesAreKeptMeanwhile) {
 }
 
 TEST_F(RecoveryTest, StartsThatFailAreTriedAgain) {
-  Start(Options());
-  Submit(Prompt(5), 10);
+  Start(RestartingOptions());
+  Submit(OrdinaryPrompt(5), 10);
   ASSERT_TRUE(h_->RunToEnd([&](int num_waits) {
                   if (num_waits != 4) return;
                   h_->pipe.num_failing_starts = 3;
@@ -220,8 +221,8 @@ TEST_F(RecoveryTest, StartsThatFailAreTriedAgain) {
 }
 
 TEST_F(RecoveryTest, TooManyLossesEndTheEngine) {
-  Start(Options(5));
-  const Request request = Submit(Prompt(5), 100);
+  Start(RestartingOptions(5));
+  const Request request = Submit(OrdinaryPrompt(5), 100);
   const absl::Status status = h_->RunToEnd([&](int num_waits) {
     if (num_waits % 4 == 0) Fail(Cause::kKilled);
   });
@@ -237,8 +238,8 @@ TEST_F(RecoveryTest, TooManyLossesEndTheEngine) {
 }
 
 TEST_F(RecoveryTest, AWindowLaterItMayFailAgain) {
-  Start(Options(2));
-  Submit(Prompt(5), 100);
+  Start(RestartingOptions(2));
+  Submit(OrdinaryPrompt(5), 100);
   ASSERT_TRUE(h_->RunToEnd([&](int num_waits) {
                   if (num_waits % 4 != 0 || h_->pipe.num_restarts() == 10) return;
                   h_->clock.now_ns += 300'000'000'000;
@@ -248,8 +249,8 @@ TEST_F(RecoveryTest, AWindowLaterItMayFailAgain) {
 }
 
 TEST_F(RecoveryTest, WithoutRestartsTheFirstLossEndsTheEngine) {
-  Start(Options(0));
-  const Request request = Submit(Prompt(5), 100);
+  Start(RestartingOptions(0));
+  const Request request = Submit(OrdinaryPrompt(5), 100);
   const absl::Status status = h_->RunToEnd([&](int num_waits) {
     if (num_waits == 4) Fail(Cause::kKilled);
   });
@@ -262,12 +263,12 @@ TEST_F(RecoveryTest, WithoutRestartsTheFirstLossEndsTheEngine) {
 TEST_F(RecoveryTest, ARequestThatKillsItsWorkersIsFoundAndTheOthersGoOn) {
   for (int num_others = 0; num_others <= 7; ++num_others) {
     for (int position = 0; position <= num_others; position += 3) {
-      EngineHarness::Options options = Options();
+      EngineHarness::Options options = RestartingOptions();
       options.config.set_max_num_batched_tokens(64);
       Start(options);
       requests_.clear();
       h_->pipe.deadly_tokens = {kDeadly};
-      std::vector<TokenId> prompt = Prompt(9);
+      std::vector<TokenId> prompt = OrdinaryPrompt(9);
       prompt[4] = kDeadly;
       const auto submit_culprit = [&] {
         Request culprit = h_->NewRequest(prompt, 10);
@@ -277,7 +278,7 @@ TEST_F(RecoveryTest, ARequestThatKillsItsWorkersIsFoundAndTheOthersGoOn) {
       Request culprit;
       for (int i = 0; i < num_others; ++i) {
         if (i == position) culprit = submit_culprit();
-        Submit(Prompt(5 + i, i), 20);
+        Submit(OrdinaryPrompt(5 + i, i), 20);
       }
       if (num_others == position) culprit = submit_culprit();
       ASSERT_TRUE(h_->RunToEnd().ok());
@@ -296,16 +297,16 @@ TEST_F(RecoveryTest, ARequestThatKillsItsWorkersIsFoundAndTheOthersGoOn) {
 }
 
 TEST_F(RecoveryTest, CulpritsThatWereFoundDoNotUseUpTheRestarts) {
-  EngineHarness::Options options = Options(6);
+  EngineHarness::Options options = RestartingOptions(6);
   options.config.set_max_num_batched_tokens(64);
   Start(options);
   h_->pipe.deadly_tokens = {kDeadly};
-  for (int i = 0; i < 4; ++i) Submit(Prompt(5 + i, i), 200);
+  for (int i = 0; i < 4; ++i) Submit(OrdinaryPrompt(5 + i, i), 200);
   int num_culprits = 0;
   ASSERT_TRUE(h_->RunToEnd([&](int num_waits) {
                   // One at a time.
-                 const bool is_due = num_waits % 30 == 0 && h_->engine->num_live_requests() == 4;
-                 if (!is_due || num_culprits == 5) return;
+                  const bool is_due = num_waits % 30 == 0 && h_->engine->num_live_requests() == 4;
+                  if (!is_due || num_culprits == 5) return;
                   ++num_culprits;
                   ASSERT_TRUE(h_->Submit(h_->NewRequest({num_culprits, kDeadly}, 3)).ok());
                 }).ok());
@@ -316,8 +317,8 @@ TEST_F(RecoveryTest, CulpritsThatWereFoundDoNotUseUpTheRestarts) {
 
 // A device at which everything fails is not everybody's fault.
 TEST_F(RecoveryTest, WorkersThatFailAtEverythingEndTheEngine) {
-  Start(Options(6));
-  for (int i = 0; i < 20; ++i) Submit(Prompt(5 + i, i), 20);
+  Start(RestartingOptions(6));
+  for (int i = 0; i < 20; ++i) Submit(OrdinaryPrompt(5 + i, i), 20);
   h_->pipe.deadly_tokens.clear();
   for (uint32_t id = 0; id < 100; ++id) h_->pipe.deadly_tokens.insert(id);
   EXPECT_TRUE(absl::IsUnavailable(h_->RunToEnd()));
@@ -325,14 +326,14 @@ TEST_F(RecoveryTest, WorkersThatFailAtEverythingEndTheEngine) {
 }
 
 TEST_F(RecoveryTest, RequestsThatComeDuringASearchWaitForItsEnd) {
-  EngineHarness::Options options = Options();
+  EngineHarness::Options options = RestartingOptions();
   options.config.set_max_num_batched_tokens(64);
   Start(options);
   h_->pipe.num_waits_to_restart = 3;
-  for (int i = 0; i < 6; ++i) Submit(Prompt(5 + i, i), 20);
+  for (int i = 0; i < 6; ++i) Submit(OrdinaryPrompt(5 + i, i), 20);
   ASSERT_TRUE(h_->RunToEnd([&](int num_waits) {
                   if (num_waits == 5) Fail(Cause::kStuck);
-                  if (num_waits == 7) Submit(Prompt(11, 5), 4);
+                  if (num_waits == 7) Submit(OrdinaryPrompt(11, 5), 4);
                 }).ok());
   ExpectAllRight();
   EXPECT_EQ(h_->metrics.quarantined_requests.value(), 0u);
@@ -349,7 +350,7 @@ TEST_F(RecoveryTest, AResultThatDoesNotAnswerItsPlanIsAFailureOfTheWorkers) {
     }
     int num_results = 0;
   };
-  Start(Options());
+  Start(RestartingOptions());
   LyingPipe pipe(FakeStepPipe::Options{});
   Engine engine({.config = h_->options.config,
                  .max_model_len = 64,
@@ -358,7 +359,7 @@ TEST_F(RecoveryTest, AResultThatDoesNotAnswerItsPlanIsAFailureOfTheWorkers) {
                  .pipe = &pipe,
                  .sink = &h_->sink,
                  .metrics = &h_->metrics});
-  const Request request = h_->NewRequest(Prompt(3), 5);
+  const Request request = h_->NewRequest(OrdinaryPrompt(3), 5);
   ASSERT_TRUE(engine.Submit(request).ok());
   pipe.on_wait = [&] {
     if (engine.num_live_requests() == 0) engine.Stop(absl::UnavailableError("test has ended"));

@@ -21,11 +21,11 @@ using internal::v1::StepResult;
 using Cause = WorkerFailure::Cause;
 using ::testing::HasSubstr;
 
-constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 constexpr int64_t kSecond = 1'000'000'000;
 
 // Real time, plus what a test adds.
-class SkippingClock final : public Clock {
+class AheadClock final : public Clock {
  public:
   int64_t NowNs() const override { return Clock::Monotonic().NowNs() + skipped_ns_.load(); }
   void Skip(int64_t ns) { skipped_ns_ += ns; }
@@ -66,7 +66,7 @@ class WorkerRestartTest : public testing::Test {
       const absl::StatusOr<bool> polled = pool_->Poll(&result);
       if (!polled.ok()) return polled.status();
       if (*polled) return absl::OkStatus();
-      pool_->Wait(-1, kForever);
+      pool_->Wait(-1, kNoDeadline);
     }
   }
   absl::Status Run(uint64_t first_step_id, uint64_t last_step_id) {
@@ -86,12 +86,12 @@ class WorkerRestartTest : public testing::Test {
       const absl::StatusOr<bool> polled = pool_->Poll(&result);
       if (!polled.ok()) return polled.status();
       EXPECT_FALSE(*polled);
-      if (!pool_->is_ready()) pool_->Wait(-1, kForever);
+      if (!pool_->is_ready()) pool_->Wait(-1, kNoDeadline);
     }
     return absl::OkStatus();
   }
 
-  SkippingClock clock_;
+  AheadClock clock_;
   std::unique_ptr<WorkerPool> pool_;
 };
 
