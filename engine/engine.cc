@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/errors.h"
+#include "engine/guided_vocabulary.h"
 #include "engine/intake.h"
 #include "engine/kv/block_hash.h"
 #include "engine/kv/block_pool.h"
@@ -105,6 +106,7 @@ class Engine::Impl {
 
   // ---- Synchronises itself
   Quarantine quarantine_;
+  const GuidedVocabulary vocabulary_;
   Intake intake_;
   std::atomic<int32_t> num_live_{0};
   mutable Mutex stop_mutex_;
@@ -136,6 +138,7 @@ Engine::Impl::Impl(EngineOptions options)
       hasher_(options_.config.prefix_hash_key().empty() ? RandomKey()
                                                         : options_.config.prefix_hash_key()),
       quarantine_(&hasher_),
+      vocabulary_(options_.tokenizer, options_.vocab_size),
       intake_({.max_waiting_requests = Bound(options_.config.max_waiting_requests()),
                .max_waiting_tokens = Bound(options_.config.max_waiting_tokens())}),
       pool_(static_cast<uint32_t>(options_.num_kv_blocks), options_.config.block_size()),
@@ -143,7 +146,7 @@ Engine::Impl::Impl(EngineOptions options)
       scheduler_(SchedulerOptionsOf(options_.config), &blocks_),
       outputs_(options_.metrics),
       applier_(&scheduler_, &blocks_, &outputs_, options_.metrics),
-      builder_(options_.vocab_size),
+      builder_(options_.vocab_size, options_.tokenizer),
       requests_(options_.metrics),
       recovery_({.max_restarts = options_.config.max_worker_restarts(),
                  .window_ns = options_.config.worker_restart_window_ms() * int64_t{1'000'000}},
@@ -157,6 +160,7 @@ Engine::Impl::Impl(EngineOptions options)
   PAGODA_CHECK(options_.pipe != nullptr && options_.sink != nullptr &&
                options_.metrics != nullptr && options_.clock != nullptr &&
                options_.num_kv_blocks > 0 && options_.max_model_len > 0);
+  builder_.set_vocabulary(&vocabulary_);
   SetGauges(scheduler_, pool_, options_.metrics);
 }
 
@@ -172,9 +176,9 @@ absl::Status Engine::Impl::CheckFits(const Request& request) const {
     return PromptExceedsPoolError(
         num_prompt_tokens, num_blocks, options_.config.block_size(), options_.num_kv_blocks);
   }
-  if (options_.tokenizer == nullptr && !request.stop.stop_strings.empty()) {
-    return MissingTokenizerError();
-  }
+  const bool needs_tokenizer =
+      !request.stop.stop_strings.empty() || request.sampling.constraint != nullptr;
+  if (options_.tokenizer == nullptr && needs_tokenizer) return MissingTokenizerError();
   return absl::OkStatus();
 }
 
@@ -187,6 +191,8 @@ absl::Status Engine::Impl::Submit(Request request) {
   PAGODA_CHECK(!request.prompt.empty());
   if (absl::Status status = CheckFits(request); !status.ok()) return status;
   if (absl::Status status = CheckTrusted(request); !status.ok()) return status;
+  // Here rather than on the engine thread, which then finds it made.
+  if (request.sampling.constraint != nullptr) vocabulary_.bytes();
   if (absl::Status status = intake_.Reserve(Intake::LoadOf(request)); !status.ok()) return status;
   auto live =
       std::make_unique<LiveRequest>(std::move(request), options_.max_model_len, options_.tokenizer);

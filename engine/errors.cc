@@ -24,7 +24,8 @@ absl::Status PromptExceedsPoolError(int64_t num_prompt_tokens,
 }
 
 absl::Status MissingTokenizerError() {
-  return absl::InvalidArgumentError("stop: stop strings need a tokenizer; the model has none");
+  return absl::InvalidArgumentError(
+      "stop strings and constraints need a tokenizer; the model has none");
 }
 
 absl::Status QuarantinedError() {
@@ -81,6 +82,12 @@ absl::Status WorkerCulpritError() {
 }
 
 absl::Status NonFiniteLogitsError() { return absl::InternalError("non-finite logits"); }
+
+absl::Status StuckConstraintError() {
+  return absl::FailedPreconditionError(
+      "no token continues the text as its constraint demands: the tokens that would are not in the "
+      "vocabulary or not allowed, or the constraint has too many readings of the text");
+}
 
 absl::Status NoProgressError(int64_t num_blocks_available, int64_t num_blocks) {
   return absl::InternalError(absl::StrFormat(

@@ -37,6 +37,7 @@ absl::Status RequestCancelledError();
 absl::Status DeadlinePassedError(int64_t elapsed_ns);
 absl::Status NonFiniteLogitsError();
 absl::Status WorkerCulpritError();
+absl::Status StuckConstraintError();
 absl::Status NoProgressError(int64_t num_blocks_available, int64_t num_blocks);
 
 // INTERNAL: a result that does not answer its plan; the workers cannot be trusted any more.

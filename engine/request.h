@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,6 +10,10 @@
 #include "engine/ids.h"
 
 namespace pagoda::engine {
+
+namespace guided {
+struct CompiledConstraint;
+}
 
 // Sampling of a request, resolved: defaults are in, ranges are checked. Meaning as in
 // pagoda/v1/inference.proto.
@@ -28,6 +33,8 @@ struct SamplingParams {
   std::optional<int32_t> num_logprobs;          // top entries beside the sampled token
   std::optional<int32_t> num_prompt_logprobs;
   bool processed_logprobs = false;
+  std::shared_ptr<const guided::CompiledConstraint>
+      constraint;  // null: any text; needs a tokenizer
 };
 
 // When a sequence of a request ends.

@@ -21,9 +21,13 @@ Sequence* SequenceOfSlot(const ScheduledStep& step, uint32_t slot) {
   return nullptr;
 }
 
+bool Contains(const google::protobuf::RepeatedField<uint32_t>& slots, uint32_t slot) {
+  return std::find(slots.begin(), slots.end(), slot) != slots.end();
+}
+
+// Nothing was sampled.
 bool IsFailed(const StepResult& result, uint32_t slot) {
-  return std::find(result.failed_slots().begin(), result.failed_slots().end(), slot) !=
-         result.failed_slots().end();
+  return Contains(result.failed_slots(), slot) || Contains(result.stuck_slots(), slot);
 }
 
 void CopyTop(const google::protobuf::RepeatedField<uint32_t>& ids,
@@ -62,6 +66,7 @@ absl::Status StepApplier::Apply(const ScheduledStep& step,
   if (result.prompt_logprobs_size() > 0) TakePromptLogprobs(step, result);
   // Before anything is retired, so that no block of theirs is published.
   if (result.failed_slots_size() > 0) FailRows(step, result, now_ns);
+  if (result.stuck_slots_size() > 0) EndStuckRows(step, result, now_ns);
   outputs_->Reserve(step.rows.size());
   Cursor cursor;
   for (size_t i = 0; i < step.rows.size(); ++i) {
@@ -130,6 +135,17 @@ void StepApplier::FailRows(const ScheduledStep& step, const StepResult& result, 
   }
 }
 
+void StepApplier::EndStuckRows(const ScheduledStep& step,
+                               const StepResult& result,
+                               int64_t now_ns) {
+  for (uint32_t slot : result.stuck_slots()) {
+    Sequence* const sequence = SequenceOfSlot(step, slot);
+    // One that has ended in the meantime has nothing to follow anyway.
+    if (sequence == nullptr || sequence->state == SequenceState::kEnded) continue;
+    Abort(sequence->request, FinishReason::kError, StuckConstraintError(), now_ns);
+  }
+}
+
 absl::Status StepApplier::ApplySample(const ScheduledRow& row,
                                       const StepResult& result,
                                       int64_t now_ns,
@@ -146,6 +162,7 @@ absl::Status StepApplier::ApplySample(const ScheduledRow& row,
   const int num_tokens =
       result.num_tokens_size() == 0 ? 1 : static_cast<int>(result.num_tokens(cursor->sampled));
   Sample sample = {.result = &result, .first_token = cursor->token, .num_tokens = num_tokens};
+  sample.is_complete = Contains(result.complete_slots(), slot);
   if (cursor->logprobs < result.logprobs_size() &&
       result.logprobs(cursor->logprobs).slot() == slot) {
     if (result.logprobs_size() - cursor->logprobs < num_tokens) {
@@ -186,6 +203,10 @@ void StepApplier::AddTokens(Sequence* sequence, const Sample& sample, int64_t no
     outputs_->Finish(sequence, {.match = *std::move(match)}, now_ns);
     return;
   }
+  if (!sample.is_complete) return;
+  sequence->stop_checker.Flush(sequence->wants_text ? &delta.text : &unwanted_text_);
+  scheduler_->End(sequence);
+  outputs_->Finish(sequence, {.match = {.reason = FinishReason::kStop}}, now_ns);
 }
 
 void StepApplier::AddLogprobs(Sequence* sequence,

@@ -47,12 +47,16 @@ class StepApplier {
     const internal::v1::StepResult* result;
     int first_token = 0;
     int num_tokens = 0;
-    int first_logprobs = -1;  // -1: none were asked for
+    int first_logprobs = -1;   // -1: none were asked for
+    bool is_complete = false;  // nothing can follow: the constraint is satisfied
   };
 
   absl::Status CheckShape(const ScheduledStep& step, const internal::v1::StepResult& result) const;
   void TakePromptLogprobs(const ScheduledStep& step, const internal::v1::StepResult& result);
   void FailRows(const ScheduledStep& step, const internal::v1::StepResult& result, int64_t now_ns);
+  void EndStuckRows(const ScheduledStep& step,
+                    const internal::v1::StepResult& result,
+                    int64_t now_ns);
   absl::Status ApplySample(const ScheduledRow& row,
                            const internal::v1::StepResult& result,
                            int64_t now_ns,

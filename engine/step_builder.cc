@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/guided/constraint.h"
+#include "engine/guided_vocabulary.h"
+
 namespace pagoda::engine {
 namespace {
 
@@ -39,7 +42,24 @@ void SetLogprobs(const Sequence& sequence, internal::v1::RowSampling* out) {
   out->set_processed_logprobs(sampling.processed_logprobs);
 }
 
-void SetSampling(const Sequence& sequence, int32_t vocab_size, internal::v1::RowSampling* out) {
+// Ids that end the sequence and are no text.
+void AddEndIds(const StopParams& stop,
+               const Tokenizer& tokenizer,
+               int32_t vocab_size,
+               google::protobuf::RepeatedField<uint32_t>* out) {
+  std::vector<TokenId> ids;
+  if (!stop.ignore_eos) ids = stop.eos_token_ids;
+  for (const TokenId id : stop.stop_token_ids)
+    if (tokenizer.IsSpecial(id)) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  ids.erase(std::lower_bound(ids.begin(), ids.end(), vocab_size), ids.end());
+  AddIds(ids, out);
+}
+
+}  // namespace
+
+void StepBuilder::SetSampling(const Sequence& sequence, internal::v1::RowSampling* out) const {
   const SamplingParams& sampling = sequence.request->request.sampling;
   out->set_temperature(sampling.temperature);
   out->set_top_p(sampling.top_p);
@@ -61,14 +81,18 @@ void SetSampling(const Sequence& sequence, int32_t vocab_size, internal::v1::Row
   const StopParams& stop = sequence.request->request.stop;
   if (stop.min_tokens > 0) {
     out->set_min_tokens(static_cast<uint32_t>(stop.min_tokens));
-    AddMaskedIds(stop, vocab_size, out->mutable_min_tokens_masked_ids());
+    AddMaskedIds(stop, vocab_size_, out->mutable_min_tokens_masked_ids());
+  }
+  if (sampling.constraint != nullptr && tokenizer_ != nullptr) {
+    internal::v1::OutputConstraint* const constraint = out->mutable_constraint();
+    constraint->set_name(sampling.constraint->name);
+    constraint->set_automaton(sampling.constraint->automaton);
+    AddEndIds(stop, *tokenizer_, vocab_size_, constraint->mutable_end_token_ids());
   }
   SetLogprobs(sequence, out);
 }
 
-void SetNewSequence(const Admission& admission,
-                    int32_t vocab_size,
-                    internal::v1::NewSequence* out) {
+void StepBuilder::SetNewSequence(const Admission& admission, internal::v1::NewSequence* out) {
   const Sequence& sequence = *admission.sequence;
   const LiveRequest& live = *sequence.request;
   out->set_slot(sequence.slot->value());
@@ -81,17 +105,19 @@ void SetNewSequence(const Admission& admission,
     block_ids->Reserve(static_cast<int>(table.size()));
     for (BlockId block : table) block_ids->AddAlreadyReserved(block.value());
   }
-  SetSampling(sequence, vocab_size, out->mutable_sampling());
+  SetSampling(sequence, out->mutable_sampling());
+  if (!out->sampling().has_constraint() || has_sent_vocabulary_ || vocabulary_ == nullptr) return;
+  plan_.set_vocabulary(vocabulary_->bytes());
+  has_sent_vocabulary_ = true;
 }
-
-}  // namespace
 
 const internal::v1::StepPlan& StepBuilder::Build(const ScheduledStep& step) {
   plan_.Clear();
   plan_.set_step_id(step.id.value());
+  if (step.id.value() == 1) has_sent_vocabulary_ = false;  // a worker that knows nothing
   for (SlotId slot : step.released_slots) plan_.add_released_slots(slot.value());
   for (const Admission& admission : step.admitted) {
-    SetNewSequence(admission, vocab_size_, plan_.add_new_sequences());
+    SetNewSequence(admission, plan_.add_new_sequences());
   }
   for (const BlockGrowth& growth : step.growth) {
     const BlockTable& table = growth.sequence->tables[growth.group];

@@ -68,6 +68,8 @@ class StopChecker {
     PrefetchBytes(rules_, sizeof(*rules_));
     if (detokenizer_.has_value()) detokenizer_->Prefetch(id);
   }
+  // The sequence ends without a stop string: shows everything.
+  void Flush(std::string* text);
 
  private:
   bool EndsById(TokenId id, StopMatch* match) const;
@@ -75,8 +77,6 @@ class StopChecker {
   // complete.
   bool MatchStopStrings(size_t num_old_bytes, std::string* text, StopMatch* match);
   size_t NumHeldBytes() const;
-  // The sequence ends without a stop string: shows everything.
-  void Flush(std::string* text);
 
   const StopRules* rules_;
   absl::optional<Detokenizer> detokenizer_;

@@ -375,6 +375,8 @@ absl::StatusOr<ConvertedRequest> ConvertRequest(const Message& message,
   ResolveOutput(message.output(), model, origin, &checker, &request);
   CheckSomethingAllowed(request, &checker);
   PAGODA_RETURN_IF_ERROR(checker.ToStatus());
+  ResolveConstraint(message.sampling(), model, &checker, &request.sampling);
+  PAGODA_RETURN_IF_ERROR(checker.ToStatus());
 
   PAGODA_ASSIGN_OR_RETURN(
       PromptTokens prompt,

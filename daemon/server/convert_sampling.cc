@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "engine/guided/constraint.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -111,23 +112,52 @@ void ResolveBadWords(const v1::SamplingParams& in,
   }
 }
 
+// REQUIRES: a constraint is set.
+engine::guided::ConstraintSource ConstraintSourceOf(const v1::SamplingParams& in) {
+  using Kind = engine::guided::ConstraintSource::Kind;
+  engine::guided::ConstraintSource source;
+  switch (in.constraint_case()) {
+    case v1::SamplingParams::kJsonSchema:
+      source.kind = Kind::kJsonSchema;
+      source.text = in.json_schema();
+      break;
+    case v1::SamplingParams::kRegex:
+      source.kind = Kind::kRegex;
+      source.text = in.regex();
+      break;
+    case v1::SamplingParams::kGrammar:
+      source.kind = Kind::kGrammar;
+      source.text = in.grammar();
+      break;
+    case v1::SamplingParams::kChoice:
+      source.kind = Kind::kChoice;
+      source.choices.assign(in.choice().choices().begin(), in.choice().choices().end());
+      break;
+    default:
+      source.kind = Kind::kJsonObject;
+      break;
+  }
+  return source;
+}
+
+const char* ConstraintField(v1::SamplingParams::ConstraintCase which) {
+  switch (which) {
+    case v1::SamplingParams::kJsonSchema:
+      return "sampling.json_schema";
+    case v1::SamplingParams::kJsonObject:
+      return "sampling.json_object";
+    case v1::SamplingParams::kRegex:
+      return "sampling.regex";
+    case v1::SamplingParams::kGrammar:
+      return "sampling.grammar";
+    default:
+      return "sampling.choice";
+  }
+}
+
 }  // namespace
 
 absl::Status CheckSamplingSupported(const v1::SamplingParams& sampling) {
-  switch (sampling.constraint_case()) {
-    case v1::SamplingParams::kJsonSchema:
-      return NotImplementedError("sampling.json_schema", "constrained output");
-    case v1::SamplingParams::kJsonObject:
-      return NotImplementedError("sampling.json_object", "constrained output");
-    case v1::SamplingParams::kRegex:
-      return NotImplementedError("sampling.regex", "constrained output");
-    case v1::SamplingParams::kGrammar:
-      return NotImplementedError("sampling.grammar", "constrained output");
-    case v1::SamplingParams::kChoice:
-      return NotImplementedError("sampling.choice", "constrained output");
-    case v1::SamplingParams::CONSTRAINT_NOT_SET:
-      break;
-  }
   if (sampling.has_beam_search()) return NotImplementedError("sampling.beam_search", "beam search");
   if (sampling.has_ngram_speculation())
     return NotImplementedError("sampling.ngram_speculation", "n-gram speculation");
@@ -192,6 +222,28 @@ void ResolveTokenRules(const v1::SamplingParams& sampling,
   ResolveBias(sampling, model, checker, resolved);
   ResolveAllowedIds(sampling, model, checker, resolved);
   ResolveBadWords(sampling, model, checker, resolved);
+}
+
+void ResolveConstraint(const v1::SamplingParams& in,
+                       const ServedModel& model,
+                       FieldChecker* checker,
+                       engine::SamplingParams* resolved) {
+  if (in.constraint_case() == v1::SamplingParams::CONSTRAINT_NOT_SET) return;
+  const char* const field = ConstraintField(in.constraint_case());
+  if (model.tokenizer == nullptr || model.constraints == nullptr) {
+    checker->Fail(field, "the model has no tokenizer.json, so there is no text to constrain");
+    return;
+  }
+  if (in.has_json_object() && !in.json_object()) {
+    checker->Fail(field, "must be true where it is set; leave it out for any text");
+    return;
+  }
+  auto compiled = model.constraints->Get(ConstraintSourceOf(in));
+  if (!compiled.ok()) {
+    checker->Fail(field, compiled.status().message());
+    return;
+  }
+  resolved->constraint = *std::move(compiled);
 }
 
 void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* echoed) {

@@ -26,6 +26,13 @@ void ResolveTokenRules(const v1::SamplingParams& sampling,
                        FieldChecker* checker,
                        engine::SamplingParams* resolved);
 
+// json_schema, json_object, regex, grammar or choice, compiled: milliseconds, tens of them for a
+// large one.
+void ResolveConstraint(const v1::SamplingParams& sampling,
+                       const ServedModel& model,
+                       FieldChecker* checker,
+                       engine::SamplingParams* resolved);
+
 // The numeric fields of `resolved`, all present.
 void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* echoed);
 

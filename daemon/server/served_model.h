@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "engine/guided/constraint.h"
 #include "engine/model/model_config.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
@@ -24,6 +25,9 @@ struct ServedModel {
   std::unique_ptr<engine::Tokenizer> tokenizer;
   // Null: chats are refused.
   std::unique_ptr<engine::ChatTemplate> chat_template;
+  // Output constraints that were compiled; synchronises itself. Null: constraints are refused.
+  std::unique_ptr<engine::guided::ConstraintCache> constraints =
+      std::make_unique<engine::guided::ConstraintCache>();
   internal::v1::RequestLimits limits;
   std::string dtype;
   std::string device;

@@ -114,6 +114,7 @@ absl::StatusOr<internal::v1::ModelReady> ModelRunner::Load(const internal::v1::L
 
   PAGODA_RETURN_IF_ERROR(AllocateStepMemory(limits));
   slots_.emplace(limits);
+  constraints_.emplace(limits.num_slots, limits.vocab_size);
   // What a device takes for its steps shows only when they have run, on a pool of one block; the
   // pool gets what is left.
   const bool measures = backend_->supports_graphs();
@@ -289,7 +290,8 @@ absl::StatusOr<kernels::SampleParams> ModelRunner::BuildSampling(absl::Span<cons
                                   .vocab_size = slots_->limits().vocab_size,
                                   .last_tokens = inputs_.last_tokens(),
                                   .num_slots = slots_->limits().num_slots};
-  PAGODA_RETURN_IF_ERROR(sampling_.Build(*backend_, rows, *slots_, set_idx, padded_rows, &params));
+  PAGODA_RETURN_IF_ERROR(
+      sampling_.Build(*backend_, rows, *slots_, &*constraints_, set_idx, padded_rows, &params));
   outputs_.SetParams(MaxTop(rows), &params);
   return params;
 }
@@ -398,6 +400,7 @@ absl::Status ModelRunner::Submit(const StepPlan& plan) {
   }
   const int64_t start_ns = clock_->NowNs();
   PAGODA_ASSIGN_OR_RETURN(const absl::Span<const StepRow> rows, slots_->Apply(plan));
+  PAGODA_RETURN_IF_ERROR(constraints_->Apply(plan, *slots_));
   const auto needs_token = [this](const StepRow& row) {
     const SlotState& slot = slots_->slot(row.slot);
     return row.samples && row.end_position() > static_cast<int32_t>(slot.tokens.size()) &&
@@ -442,6 +445,7 @@ void ModelRunner::ReadChunk(absl::Span<const LogitRow> rows,
     // A failed sequence ends; until the plan says so, something must stand in its next place.
     slots_->AppendKnownToken(row.slot, row.generation, failed ? 0 : sampled.tokens[i]);
     if (failed) continue;
+    if (!constraints_->Conclude(row.slot, row.generation, *slots_, &result)) continue;
     result.add_sampled_slots(static_cast<uint32_t>(row.slot));
     result.add_token_ids(static_cast<uint32_t>(sampled.tokens[i]));
     if (row.num_logprobs >= 0) AddTokenLogprobs(sampled, i, row, result);
@@ -475,6 +479,7 @@ absl::Status ModelRunner::Reset() {
   PAGODA_RETURN_IF_ERROR(backend_->Synchronize());
   pending_.clear();
   slots_->Reset();
+  constraints_.emplace(slots_->limits().num_slots, slots_->limits().vocab_size);
   return absl::OkStatus();
 }
 

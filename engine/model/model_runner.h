@@ -18,6 +18,7 @@
 #include "engine/model/kv_pool.h"
 #include "engine/model/kv_pool_fit.h"
 #include "engine/model/model_config.h"
+#include "engine/model/output_constraints.h"
 #include "engine/model/position_tables.h"
 #include "engine/model/sample_outputs.h"
 #include "engine/model/sampling_inputs.h"
@@ -120,6 +121,7 @@ class ModelRunner : public parallel::StepExecutor {
   absl::optional<SlotTable> slots_;
   StepGraphs graphs_;        // whole steps in which every sequence computes one token
   StepGraphs layer_graphs_;  // what comes before the logits of other steps
+  absl::optional<OutputConstraints> constraints_;
   // The backend has changed a choice since graphs were recorded.
   bool graphs_are_old_ = false;
 

@@ -32,7 +32,7 @@ bool IsOneTokenShort(const internal::v1::TokenSequence& word, absl::Span<const T
 }  // namespace
 
 bool NeedsHistory(const RowSampling& sampling) {
-  return HasPenalties(sampling) ||
+  return HasPenalties(sampling) || sampling.has_constraint() ||
          std::any_of(sampling.bad_words().begin(),
                      sampling.bad_words().end(),
                      [](const auto& word) { return word.token_ids_size() > 1; });
@@ -105,7 +105,9 @@ void SamplingInputs::AddMasked(const LogitRow& row, const SlotState& slot) {
   }
 }
 
-void SamplingInputs::AddRow(const LogitRow& row, const SlotState& slot) {
+void SamplingInputs::AddRow(const LogitRow& row,
+                            const SlotState& slot,
+                            OutputConstraints* constraints) {
   const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
   kernels::SampleRow& sample = sample_rows_.values().emplace_back();
   sample.position = row.position;
@@ -116,11 +118,12 @@ void SamplingInputs::AddRow(const LogitRow& row, const SlotState& slot) {
   sample.penalty_begin = sample.penalty_end = size(penalties_.values());
   if (row.is_prompt) sample.target_token = slot.tokens[static_cast<size_t>(row.position)];
   if (!row.is_prompt) sample.slot = row.slot;
-  if (!row.is_prompt || slot.sampling.processed_logprobs()) AddProcessing(row, slot, &sample);
+  if (!row.is_prompt || slot.sampling.processed_logprobs()) AddProcessing(row, slot, constraints, &sample);
 }
 
 void SamplingInputs::AddProcessing(const LogitRow& row,
                                    const SlotState& slot,
+                                   OutputConstraints* constraints,
                                    kernels::SampleRow* sample) {
   const RowSampling& sampling = slot.sampling;
   sample->temperature = sampling.temperature();
@@ -143,16 +146,26 @@ void SamplingInputs::AddProcessing(const LogitRow& row,
     sample->bias_begin = last.bias_begin;
     sample->bias_end = last.bias_end;
   } else {
-    AddIds(sampling, sample);
+    AddIds(row, slot, constraints, sample);
   }
   AddMasked(row, slot);
   sample->masked_end = static_cast<int32_t>(masked_.values().size());
   AddPenalties(row, slot, sample);
 }
 
-void SamplingInputs::AddIds(const RowSampling& sampling, kernels::SampleRow* sample) {
+void SamplingInputs::AddIds(const LogitRow& row,
+                            const SlotState& slot,
+                            OutputConstraints* constraints,
+                            kernels::SampleRow* sample) {
+  const RowSampling& sampling = slot.sampling;
   const auto& allowed = sampling.allowed_token_ids();
-  allowed_.values().insert(allowed_.values().end(), allowed.begin(), allowed.end());
+  // A prompt owes nothing to a constraint of what follows it.
+  if (row.is_prompt || !sampling.has_constraint()) {
+    allowed_.values().insert(allowed_.values().end(), allowed.begin(), allowed.end());
+  } else if (!constraints->Mask(row.slot, slot, &allowed_.values(), &masked_.values())) {
+    // Nothing may follow: some token keeps the row going, and nobody reads it.
+    allowed_.values().push_back(0);
+  }
   sample->allowed_end = static_cast<int32_t>(allowed_.values().size());
   const auto& ids = sampling.bias_token_ids();
   const auto& values = sampling.bias_values();
@@ -190,6 +203,7 @@ void SamplingInputs::AddPromptTokens(const LogitRow& row, const SlotState& slot)
 absl::Status SamplingInputs::Build(kernels::Backend& backend,
                                    absl::Span<const LogitRow> rows,
                                    const SlotTable& slots,
+                                   OutputConstraints* constraints,
                                    int set_idx,
                                    int32_t padded_rows,
                                    kernels::SampleParams* params) {
@@ -203,7 +217,7 @@ absl::Status SamplingInputs::Build(kernels::Backend& backend,
   prompt_tokens_.slot = -1;
   for (const LogitRow& row : rows) {
     batch_rows_.values().push_back(row.batch_row);
-    AddRow(row, slots.slot(row.slot));
+    AddRow(row, slots.slot(row.slot), constraints);
   }
   batch_rows_.values().resize(std::max(rows.size(), static_cast<size_t>(padded_rows)), 0);
   PAGODA_RETURN_IF_ERROR(batch_rows_.Copy(backend, set_idx));

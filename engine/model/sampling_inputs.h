@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "engine/model/output_constraints.h"
 #include "engine/model/slot_table.h"
 #include "engine/model/token_counts.h"
 #include "kernels/backend.h"
@@ -31,8 +32,8 @@ struct LogitRow {
 };
 
 // True when sampling for the sequence needs the values of all tokens before, so that the last one
-// must have come back from the device: penalties, and bad words of more than one token. (min_tokens
-// needs their number only.)
+// must have come back from the device: penalties, constraints, and bad words of more than one
+// token. (min_tokens needs their number only.)
 bool NeedsHistory(const internal::v1::RowSampling& sampling);
 
 // The parameters of a chunk of logit rows on the device. Thread-compatible.
@@ -49,6 +50,7 @@ class SamplingInputs {
   absl::Status Build(kernels::Backend& backend,
                      absl::Span<const LogitRow> rows,
                      const SlotTable& slots,
+                     OutputConstraints* constraints,
                      int set_idx,
                      int32_t padded_rows,
                      kernels::SampleParams* params);
@@ -83,9 +85,15 @@ class SamplingInputs {
     absl::flat_hash_set<TokenId> seen;
   };
 
-  void AddRow(const LogitRow& row, const SlotState& slot);
-  void AddProcessing(const LogitRow& row, const SlotState& slot, kernels::SampleRow* sample);
-  void AddIds(const internal::v1::RowSampling& sampling, kernels::SampleRow* sample);
+  void AddRow(const LogitRow& row, const SlotState& slot, OutputConstraints* constraints);
+  void AddProcessing(const LogitRow& row,
+                     const SlotState& slot,
+                     OutputConstraints* constraints,
+                     kernels::SampleRow* sample);
+  void AddIds(const LogitRow& row,
+              const SlotState& slot,
+              OutputConstraints* constraints,
+              kernels::SampleRow* sample);
   void AddMasked(const LogitRow& row, const SlotState& slot);
   void AddPenalties(const LogitRow& row, const SlotState& slot, kernels::SampleRow* sample);
   // Extends prompt_tokens_ to those before the row's position.

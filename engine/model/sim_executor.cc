@@ -76,6 +76,7 @@ absl::StatusOr<internal::v1::ModelReady> SimExecutor::Load(const internal::v1::L
   eos_ids.insert(eos_ids.end(), generation.eos_token_ids.begin(), generation.eos_token_ids.end());
   ordinary_ids_ = OrdinaryIds(limits.vocab_size, eos_ids);
   slots_.emplace(limits);
+  constraints_.emplace(limits.num_slots, limits.vocab_size);
   prefixes_.assign(static_cast<size_t>(limits.num_slots), Prefix());
   internal::v1::ModelReady ready;
   ready.set_num_kv_blocks(load.num_kv_blocks());
@@ -95,7 +96,7 @@ int64_t SimExecutor::StepNs(absl::Span<const StepRow> rows) const {
   return static_cast<int64_t>(std::clamp(ns, 0.0, 3.2e16));
 }
 
-TokenId SimExecutor::NextToken(const StepRow& row) {
+absl::optional<TokenId> SimExecutor::NextToken(const StepRow& row) {
   const SlotState& slot = slots_->slot(row.slot);
   Prefix& prefix = prefixes_[static_cast<size_t>(row.slot)];
   if (prefix.generation != slot.generation) {
@@ -107,6 +108,16 @@ TokenId SimExecutor::NextToken(const StepRow& row) {
   }
   const internal::v1::RowSampling& sampling = slot.sampling;
   const uint64_t draw = Mix(prefix.hash ^ (sampling.temperature() > 0 ? Mix(sampling.seed()) : 0));
+  if (sampling.has_constraint()) {
+    std::vector<int32_t> allowed, masked;
+    if (!constraints_->Mask(row.slot, slot, &allowed, &masked)) return absl::nullopt;
+    if (allowed.empty()) {
+      std::sort(masked.begin(), masked.end());
+      for (int32_t id = 0; id < slots_->limits().vocab_size; ++id)
+        if (!std::binary_search(masked.begin(), masked.end(), id)) allowed.push_back(id);
+    }
+    return allowed[draw % allowed.size()];
+  }
   if (!sampling.allowed_token_ids().empty()) {
     const uint64_t count = static_cast<uint64_t>(sampling.allowed_token_ids_size());
     return static_cast<TokenId>(sampling.allowed_token_ids(static_cast<int>(draw % count)));
@@ -154,16 +165,19 @@ void SimExecutor::AddPromptLogprobs(const StepRow& row, StepResult& result) cons
 absl::Status SimExecutor::Submit(const StepPlan& plan) {
   PAGODA_CHECK(slots_.has_value());
   PAGODA_ASSIGN_OR_RETURN(const absl::Span<const StepRow> rows, slots_->Apply(plan));
+  PAGODA_RETURN_IF_ERROR(constraints_->Apply(plan, *slots_));
   StepResult& result = in_flight_.emplace_back();
   result.set_step_id(plan.step_id());
   for (const StepRow& row : rows) {
     AddPromptLogprobs(row, result);
     if (!row.samples) continue;
-    const TokenId token = NextToken(row);
-    slots_->AppendKnownToken(row.slot, slots_->slot(row.slot).generation, token);
+    const absl::optional<TokenId> token = NextToken(row);
+    const SlotState& slot = slots_->slot(row.slot);
+    slots_->AppendKnownToken(row.slot, slot.generation, token.value_or(0));
+    if (!constraints_->Conclude(row.slot, slot.generation, *slots_, &result)) continue;
     result.add_sampled_slots(static_cast<uint32_t>(row.slot));
-    result.add_token_ids(static_cast<uint32_t>(token));
-    AddLogprobs(row, token, result);
+    result.add_token_ids(static_cast<uint32_t>(*token));
+    AddLogprobs(row, *token, result);
   }
   const int64_t start_ns = std::max(time_.clock->NowNs(), last_end_ns_);
   last_end_ns_ = start_ns + StepNs(rows);
@@ -185,7 +199,9 @@ absl::StatusOr<bool> SimExecutor::TakeResult(StepResult* result) {
 
 absl::Status SimExecutor::Reset() {
   in_flight_.clear();
-  if (slots_) slots_->Reset();
+  if (!slots_) return absl::OkStatus();
+  slots_->Reset();
+  constraints_.emplace(slots_->limits().num_slots, slots_->limits().vocab_size);
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "engine/model/output_constraints.h"
 #include "engine/model/slot_table.h"
 #include "kernels/base/clock.h"
 #include "pagoda/internal/v1/config.pb.h"
@@ -53,7 +54,8 @@ class SimExecutor : public parallel::StepExecutor {
     uint64_t hash = 0;
   };
 
-  TokenId NextToken(const StepRow& row);
+  // None: the sequence's constraint admits no token.
+  absl::optional<TokenId> NextToken(const StepRow& row);
   void AddLogprobs(const StepRow& row, TokenId token, internal::v1::StepResult& result) const;
   void AddPromptLogprobs(const StepRow& row, internal::v1::StepResult& result) const;
   int64_t StepNs(absl::Span<const StepRow> rows) const;
@@ -61,6 +63,7 @@ class SimExecutor : public parallel::StepExecutor {
   const SimTime time_;
   internal::v1::ServerConfig config_;
   absl::optional<SlotTable> slots_;
+  absl::optional<OutputConstraints> constraints_;
   std::vector<Prefix> prefixes_;
   // Ids that tokens are chosen from.
   std::vector<TokenId> ordinary_ids_;

@@ -112,6 +112,8 @@ absl::Status SlotTable::CheckSampling(const RowSampling& sampling) const {
   PAGODA_RETURN_IF_ERROR(CheckIds(sampling.allowed_token_ids(), vocab, "allowed_token_ids"));
   PAGODA_RETURN_IF_ERROR(
       CheckIds(sampling.min_tokens_masked_ids(), vocab, "min_tokens_masked_ids"));
+  PAGODA_RETURN_IF_ERROR(
+      CheckIds(sampling.constraint().end_token_ids(), vocab, "end_token_ids"));
   for (const internal::v1::TokenSequence& word : sampling.bad_words()) {
     if (word.token_ids().empty()) return Broken("bad_words holds an empty word");
     PAGODA_RETURN_IF_ERROR(CheckIds(word.token_ids(), vocab, "bad_words"));

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/server/rpc_error.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
@@ -379,16 +380,41 @@ TEST(ConvertRequestTest, IdsAndSaltsAreBounded) {
 TEST(ConvertRequestTest, WhatIsNotSupportedIsRefusedByName) {
   const std::pair<const char*, const char*> kCases[] = {
       {"prompt { text: 'a' } sampling { beam_search { width: 2 } }", "sampling.beam_search"},
-      {"prompt { text: 'a' } sampling { ngram_speculation {} }", "sampling.ngram_speculation"},
-      {"prompt { text: 'a' } sampling { json_schema: '{}' }", "sampling.json_schema"},
-      {"prompt { text: 'a' } sampling { json_object: true }", "sampling.json_object"},
-      {"prompt { text: 'a' } sampling { regex: 'a**' }", "sampling.regex"},
-      {"prompt { text: 'a' } sampling { grammar: '' }", "sampling.grammar"},
-      {"prompt { text: 'a' } sampling { choice { choices: 'a' } }", "sampling.choice"}};
+      {"prompt { text: 'a' } sampling { ngram_speculation {} }", "sampling.ngram_speculation"}};
   for (const auto& [text, path] : kCases) {
     const auto converted = Convert(text);
     EXPECT_TRUE(absl::IsUnimplemented(converted.status())) << text;
     EXPECT_THAT(std::string(converted.status().message()), ::testing::StartsWith(path));
+  }
+}
+
+TEST(ConvertRequestTest, ConstraintsAreCompiledOnceOrRefusedWithTheReason) {
+  const ServedModel model = MakeFakeModel();
+  for (const char* sampling : {"json_schema: '{}'",
+                               "json_object: true",
+                               "regex: 'a+'",
+                               "grammar: 'root ::= \"a\"'",
+                               "choice { choices: 'a' choices: 'b' }"}) {
+    const auto message = Parse(absl::StrCat("prompt { text: 'a' } sampling { ", sampling, " }"));
+    const auto first = ConvertRequest(message, model, kUnary);
+    const auto second = ConvertRequest(message, model, kUnary);
+    ASSERT_TRUE(first.ok() && second.ok()) << first.status();
+    ASSERT_NE(first->request.sampling.constraint, nullptr) << sampling;
+    EXPECT_EQ(first->request.sampling.constraint, second->request.sampling.constraint);
+  }
+  EXPECT_EQ(Convert("prompt { text: 'a' }")->request.sampling.constraint, nullptr);
+  const std::pair<const char*, const char*> kRefused[] = {
+      {"json_schema: ''", "sampling.json_schema: is not valid JSON"},
+      {"json_schema: '{\"not\":{}}'", "sampling.json_schema: at #: not is not supported"},
+      {"json_object: false", "sampling.json_object: must be true"},
+      {"regex: 'a**'", "sampling.regex: at byte 2"},
+      {"grammar: ''", "sampling.grammar: has no rule named root"},
+      {"choice {}", "sampling.choice: holds no choice"}};
+  for (const auto& [sampling, message] : kRefused) {
+    const auto converted =
+        Convert(absl::StrCat("prompt { text: 'a' } sampling { ", sampling, " }"));
+    EXPECT_TRUE(absl::IsInvalidArgument(converted.status())) << sampling;
+    EXPECT_THAT(std::string(converted.status().message()), ::testing::HasSubstr(message));
   }
 }
 
