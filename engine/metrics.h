@@ -80,6 +80,7 @@ struct EngineMetrics {
   MetricCounter prompt_tokens_computed, prompt_tokens_cached, generation_tokens;
   MetricCounter prefix_query_tokens, prefix_hit_tokens;
   MetricCounter preemptions, kv_evictions, steps;
+  MetricCounter spec_drafts, spec_draft_tokens, spec_accepted_tokens;
   MetricHistogram time_to_first_token_seconds{TimeToFirstTokenBuckets()};
   MetricHistogram inter_token_seconds{InterTokenBuckets()};
   MetricHistogram request_seconds{RequestPhaseBuckets()}, queue_seconds{RequestPhaseBuckets()},

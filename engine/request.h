@@ -15,6 +15,9 @@ namespace guided {
 struct CompiledConstraint;
 }
 
+// Of a step. More would hardly ever be right, and each costs a row.
+inline constexpr int32_t kMaxDraftTokens = 16;
+
 // Sampling of a request, resolved: defaults are in, ranges are checked. Meaning as in
 // pagoda/v1/inference.proto.
 struct SamplingParams {
@@ -33,6 +36,7 @@ struct SamplingParams {
   std::optional<int32_t> num_logprobs;          // top entries beside the sampled token
   std::optional<int32_t> num_prompt_logprobs;
   bool processed_logprobs = false;
+  int32_t max_draft_tokens = 0;  // of a step, by n-gram lookup; 0: no speculation
   std::shared_ptr<const guided::CompiledConstraint>
       constraint;  // null: any text; needs a tokenizer
 };

@@ -29,7 +29,8 @@ std::string ScheduledStep::ToString() const {
                     row.slot.value(),
                     " ",
                     row.num_tokens,
-                    row.samples ? " tokens and a sample;" : " tokens;");
+                    row.samples ? " tokens and a sample" : " tokens",
+                    row.num_drafts > 0 ? absl::StrCat(", ", row.num_drafts, " drafted;") : ";");
   }
   return out;
 }

@@ -14,7 +14,8 @@ struct ScheduledRow {
   Sequence* sequence = nullptr;
   SlotId slot;
   int32_t num_tokens = 0;
-  int32_t computed_end = 0;  // the sequence's num_computed after this row
+  int32_t num_drafts = 0;    // the last of them: drafted, not known
+  int32_t computed_end = 0;  // the sequence's num_computed after this row, if every draft is right
   bool samples = false;
   bool is_prefill = false;  // not the one token that a sequence in full flow computes
 };

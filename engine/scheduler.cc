@@ -15,6 +15,13 @@ constexpr size_t kMaxWaitingCandidates = 32;
 // Sequences ahead: enough work to hide a read from memory.
 constexpr size_t kPrefetchDistance = 4;
 
+// What comes after its last token depends on results that are on their way: those of drafts, or the
+// token that a draft begins after.
+bool WaitsForResult(const Sequence& sequence) {
+  return sequence.drafter != nullptr && sequence.num_rows_in_flight > 0 &&
+         (sequence.num_drafts_in_flight > 0 || !sequence.drafter->draft().empty());
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options, SequenceBlocks* blocks)
@@ -63,6 +70,7 @@ void Scheduler::ScheduleSequencesInFlow(ScheduledStep* step) {
       candidates_.push_back({.sequence = sequence, .num_remaining = NumGrantable(*sequence)});
       continue;
     }
+    if (WaitsForResult(*sequence)) continue;
     const int32_t num_tokens = std::min(num_remaining, budget_);
     if (num_tokens == 0) return;
     const uint32_t num_unpromised = blocks_->NumUnpromised(*sequence, num_tokens);
@@ -71,9 +79,34 @@ void Scheduler::ScheduleSequencesInFlow(ScheduledStep* step) {
       if (growth == Growth::kImpossible) step->exhausted.push_back(sequence);
       if (growth != Growth::kDone) continue;
     }
-    budget_ -= num_tokens;
-    AddRow(sequence, num_tokens, step);
+    const int32_t num_drafts = sequence->drafter == nullptr ? 0 : NumDrafts(i);
+    budget_ -= num_tokens + num_drafts;
+    AddRow(sequence, num_tokens + num_drafts, num_drafts, step);
   }
+}
+
+int32_t Scheduler::NumDrafts(size_t idx) const {
+  const Sequence& sequence = *running_[idx];
+  // Its last token is known, and its row ends with it.
+  const int32_t num_known = sequence.num_known_tokens;
+  if (sequence.num_rows_in_flight > 0 || num_known - sequence.num_computed != 1) return 0;
+  const int64_t num_others = static_cast<int64_t>(running_.size() - idx) - 1;
+  int64_t num_drafts = std::min<int64_t>({
+      static_cast<int64_t>(sequence.drafter->draft().size()),
+      // One token more is sampled, and the last that may be made is not computed.
+      sequence.max_total_tokens - num_known - 1,
+      budget_ - 1 - num_others,
+  });
+  // A block for drafts alone is taken early only where nobody waits for one.
+  while (num_drafts > 0) {
+    const uint32_t num_new = blocks_->NumUnpromised(sequence, 1 + static_cast<int32_t>(num_drafts));
+    if (num_new <= blocks_->NumUnpromised(sequence, 1) ||
+        num_new + num_others <= blocks_->num_unpromised()) {
+      break;
+    }
+    --num_drafts;
+  }
+  return static_cast<int32_t>(std::max<int64_t>(num_drafts, 0));
 }
 
 bool Scheduler::KeepsPromise(Sequence* sequence, ScheduledStep* step) {
@@ -116,7 +149,7 @@ void Scheduler::ScheduleCatchingUp(ScheduledStep* step) {
     Grant(&first, chunk - first.num_granted);
   }
   for (const Candidate& candidate : candidates_) {
-    if (candidate.num_granted > 0) AddRow(candidate.sequence, candidate.num_granted, step);
+    if (candidate.num_granted > 0) AddRow(candidate.sequence, candidate.num_granted, 0, step);
   }
 }
 
@@ -152,7 +185,10 @@ void Scheduler::Grant(Candidate* candidate, int32_t num_tokens) {
   budget_ -= num_tokens;
 }
 
-void Scheduler::AddRow(Sequence* sequence, int32_t num_tokens, ScheduledStep* step) {
+void Scheduler::AddRow(Sequence* sequence,
+                       int32_t num_tokens,
+                       int32_t num_drafts,
+                       ScheduledStep* step) {
   const uint32_t num_new_blocks = blocks_->NumMissing(*sequence, num_tokens);
   if (num_new_blocks > 0) {
     // A sequence that is new in this step is sent with its whole table.
@@ -169,11 +205,14 @@ void Scheduler::AddRow(Sequence* sequence, int32_t num_tokens, ScheduledStep* st
   row.sequence = sequence;
   row.slot = *sequence->slot;
   row.num_tokens = num_tokens;
-  row.is_prefill = num_tokens > 1 || sequence->num_computed < sequence->num_admission_tokens - 1;
+  row.num_drafts = num_drafts;
+  row.is_prefill = num_tokens - num_drafts > 1 ||
+                   sequence->num_computed < sequence->num_admission_tokens - 1;
   sequence->num_computed += num_tokens;
   row.computed_end = sequence->num_computed;
-  row.samples = row.computed_end == num_tokens_then;
-  sequence->num_samples_in_flight += row.samples ? 1 : 0;
+  row.samples = row.computed_end - num_drafts == num_tokens_then;
+  sequence->num_samples_in_flight += row.samples ? 1 + num_drafts : 0;
+  sequence->num_drafts_in_flight = num_drafts;
   ++sequence->num_rows_in_flight;
   step->num_tokens += num_tokens;
 }
@@ -275,13 +314,25 @@ void Scheduler::Run(Sequence* sequence, ScheduledStep* step) {
 void Scheduler::RetireRow(const ScheduledRow& row) {
   Sequence* const sequence = row.sequence;
   --sequence->num_rows_in_flight;
-  sequence->num_samples_in_flight -= row.samples ? 1 : 0;
-  sequence->num_confirmed = row.computed_end;
+  sequence->num_samples_in_flight -= row.samples ? 1 + row.num_drafts : 0;
+  // Drafts are wrong until KeepDrafts says otherwise. No row follows one with drafts in flight.
+  sequence->num_drafts_in_flight -= row.num_drafts;
+  sequence->num_computed -= row.num_drafts;
+  sequence->num_confirmed = row.computed_end - row.num_drafts;
   blocks_->Publish(sequence);
   if (sequence->state == SequenceState::kRunning) blocks_->Recycle(sequence);
   if (sequence->state != SequenceState::kRunning && sequence->num_rows_in_flight == 0) {
     ReleaseResources(sequence);
   }
+}
+
+void Scheduler::KeepDrafts(Sequence* sequence, int32_t num_accepted) {
+  // Of one that has left, nothing is kept.
+  if (sequence->state != SequenceState::kRunning) return;
+  sequence->num_computed += num_accepted;
+  sequence->num_confirmed += num_accepted;
+  blocks_->Publish(sequence);
+  blocks_->Recycle(sequence);
 }
 
 void Scheduler::End(Sequence* sequence) {

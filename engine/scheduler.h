@@ -25,7 +25,8 @@ struct SchedulerOptions {
 // lets it catch up under one token budget. A step is filled in this order:
 //   1. running sequences that are one token behind, in service order. They always get it: no more
 //   sequences run than
-//      the budget has tokens.
+//      the budget has tokens. One that has a draft waits until nothing of it is in flight; then its
+//      row tries as much of the draft as fits.
 //   2. sequences that are further behind, and waiting ones. The first in order gets half of what is
 //   left, the shortest
 //      of the others share the other half, and what they leave goes back to the first: short
@@ -54,6 +55,9 @@ class Scheduler {
   void RetireRow(const ScheduledRow& row);
   // A row's sample has come: the sequence has one token more on the host.
   void AddKnownToken(Sequence* sequence) { ++sequence->num_known_tokens; }
+  // The first `num_accepted` drafts of a row that was retired were right: they are known now, and
+  // what the row computed of them counts.
+  void KeepDrafts(Sequence* sequence, int32_t num_accepted);
   // The sequence has ended; slot and blocks go when no plan in flight names them. REQUIRES: not
   // kEnded.
   void End(Sequence* sequence);
@@ -99,7 +103,11 @@ class Scheduler {
   // Adds the first of the queue, and sorts all but the first candidate by what they lack.
   void CollectCandidates();
   void Grant(Candidate* candidate, int32_t num_tokens);
-  void AddRow(Sequence* sequence, int32_t num_tokens, ScheduledStep* step);
+  // Drafts that the row of running_[idx], in flow, may have: none unless they fit without taking
+  // anything from others.
+  int32_t NumDrafts(size_t idx) const;
+  // The last `num_drafts` of the tokens are drafted.
+  void AddRow(Sequence* sequence, int32_t num_tokens, int32_t num_drafts, ScheduledStep* step);
 
   // Makes `num_new` blocks available for `sequence` beyond what it was promised, by preemption
   // where need be.

@@ -18,6 +18,15 @@ const Tokenizer* TokenizerFor(const Request& request, const Tokenizer* tokenizer
   return request.want_text || !request.stop.stop_strings.empty() ? tokenizer : nullptr;
 }
 
+// Null where nothing is drafted. What a constraint allows is known one token ahead only.
+std::unique_ptr<NgramDrafter> MakeDrafter(const Request& request) {
+  const SamplingParams& sampling = request.sampling;
+  if (sampling.max_draft_tokens == 0 || sampling.constraint != nullptr) return nullptr;
+  auto drafter = std::make_unique<NgramDrafter>(sampling.max_draft_tokens);
+  drafter->Add(request.prompt);
+  return drafter;
+}
+
 }  // namespace
 
 Sequence::Sequence(LiveRequest* request, int32_t index, const Tokenizer* tokenizer)
@@ -30,6 +39,7 @@ Sequence::Sequence(LiveRequest* request, int32_t index, const Tokenizer* tokeniz
       wants_logprobs(request->request.sampling.num_logprobs.has_value()),
       ranks_draws(request->ranks_draws),
       num_known_tokens(request->num_prompt_tokens),
+      drafter(request->is_prompt_only ? nullptr : MakeDrafter(request->request)),
       stop_checker(&request->stop_rules, tokenizer, request->request.skip_special_tokens) {
   tables.resize(kNumKvGroups);
 }

@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "engine/ids.h"
 #include "engine/kv/block_hash.h"
+#include "engine/ngram_drafter.h"
 #include "engine/output.h"
 #include "engine/prefetch.h"
 #include "engine/request.h"
@@ -71,7 +73,8 @@ struct Sequence {
   bool is_poisoned = false;  // its keys and values must not be found by others
   SequenceState state = SequenceState::kIdle;
   int32_t num_known_tokens;           // prompt and output on the host
-  int32_t num_samples_in_flight = 0;  // tokens that plans in flight will add
+  int32_t num_samples_in_flight = 0;  // tokens that plans in flight will add, drafts among them
+  int32_t num_drafts_in_flight = 0;   // ... which may turn out to be wrong
   int32_t num_computed = 0;   // tokens with keys and values once every plan in flight has run
   int32_t num_confirmed = 0;  // ... by plans whose result has been applied
   int32_t num_rows_in_flight = 0;
@@ -86,6 +89,8 @@ struct Sequence {
   absl::InlinedVector<BlockTable, kNumKvGroups> tables;
 
   // ---- StepApplier
+  // Of tokens that may come next; null: none are drafted. The Scheduler reads its draft.
+  std::unique_ptr<NgramDrafter> drafter;
   TokenList output;
   StopChecker stop_checker;
   bool has_delta = false;  // its first one is out, and with it what a request says once

@@ -174,11 +174,27 @@ absl::Status StepApplier::ApplySample(const ScheduledRow& row,
     sample.first_logprobs = cursor->logprobs;
     cursor->logprobs += num_tokens;
   }
+  if (num_tokens < 1 || num_tokens > 1 + row.num_drafts) {
+    return BadStepResultError(result.step_id(), "num_tokens", num_tokens, 1 + row.num_drafts);
+  }
   ++cursor->sampled;
   cursor->token += num_tokens;
   // Seen one step late: the sequence had ended when this row was in flight already.
   if (row.sequence->state != SequenceState::kEnded) AddTokens(row.sequence, sample, now_ns);
+  if (row.sequence->drafter != nullptr) ConcludeDrafts(row, num_tokens - 1);
   return absl::OkStatus();
+}
+
+void StepApplier::ConcludeDrafts(const ScheduledRow& row, int32_t num_accepted) {
+  Sequence* const sequence = row.sequence;
+  if (row.num_drafts > 0) {
+    metrics_->spec_drafts.Add(1);
+    metrics_->spec_draft_tokens.Add(row.num_drafts);
+    metrics_->spec_accepted_tokens.Add(num_accepted);
+    scheduler_->KeepDrafts(sequence, num_accepted);
+    sequence->drafter->NoteResult(row.num_drafts, num_accepted);
+  }
+  if (sequence->state != SequenceState::kEnded) sequence->drafter->Propose();
 }
 
 void StepApplier::AddTokens(Sequence* sequence, const Sample& sample, int64_t now_ns) {
@@ -188,6 +204,7 @@ void StepApplier::AddTokens(Sequence* sequence, const Sample& sample, int64_t no
     const TokenId id = static_cast<TokenId>(sample.result->token_ids(sample.first_token + i));
     sequence->output.push_back(id);
     scheduler_->AddKnownToken(sequence);
+    if (sequence->drafter != nullptr) sequence->drafter->Add(id);
     ++num_generated_;
     delta.tokens.push_back(id);
     if (sample.first_logprobs >= 0) {

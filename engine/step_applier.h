@@ -62,6 +62,8 @@ class StepApplier {
                            int64_t now_ns,
                            Cursor* cursor);
   void AddTokens(Sequence* sequence, const Sample& sample, int64_t now_ns);
+  // What the row's drafts were worth, and the next draft.
+  void ConcludeDrafts(const ScheduledRow& row, int32_t num_accepted);
   void AddLogprobs(Sequence* sequence,
                    TokenId id,
                    const internal::v1::TokenLogprobs& logprobs,

@@ -132,6 +132,11 @@ const internal::v1::StepPlan& StepBuilder::Build(const ScheduledStep& step) {
   plan_.mutable_row_num_tokens()->Reserve(num_rows);
   plan_.mutable_row_samples()->Reserve(num_rows);
   for (const ScheduledRow& row : step.rows) {
+    if (row.num_drafts > 0) {
+      internal::v1::Draft* const draft = plan_.add_drafts();
+      draft->set_slot(row.slot.value());
+      AddIds(row.sequence->drafter->draft().first(row.num_drafts), draft->mutable_token_ids());
+    }
     plan_.mutable_row_slots()->AddAlreadyReserved(row.slot.value());
     plan_.mutable_row_num_tokens()->AddAlreadyReserved(static_cast<uint32_t>(row.num_tokens));
     plan_.mutable_row_samples()->AddAlreadyReserved(row.samples ? 1 : 0);

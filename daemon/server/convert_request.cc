@@ -371,6 +371,7 @@ absl::StatusOr<ConvertedRequest> ConvertRequest(const Message& message,
   request.sampling =
       ResolveNumbers(message.sampling(), model.generation, origin.drawn_seed, &checker);
   ResolveTokenRules(message.sampling(), model, &checker, &request.sampling);
+  ResolveSpeculation(message.sampling(), model, &checker, &request.sampling);
   request.stop = ResolveStop(message.stopping(), model, &checker);
   ResolveOutput(message.output(), model, origin, &checker, &request);
   CheckSomethingAllowed(request, &checker);

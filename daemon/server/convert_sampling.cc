@@ -159,8 +159,6 @@ const char* ConstraintField(v1::SamplingParams::ConstraintCase which) {
 
 absl::Status CheckSamplingSupported(const v1::SamplingParams& sampling) {
   if (sampling.has_beam_search()) return NotImplementedError("sampling.beam_search", "beam search");
-  if (sampling.has_ngram_speculation())
-    return NotImplementedError("sampling.ngram_speculation", "n-gram speculation");
   return absl::OkStatus();
 }
 
@@ -224,6 +222,19 @@ void ResolveTokenRules(const v1::SamplingParams& sampling,
   ResolveBadWords(sampling, model, checker, resolved);
 }
 
+void ResolveSpeculation(const v1::SamplingParams& in,
+                        const ServedModel& model,
+                        FieldChecker* checker,
+                        engine::SamplingParams* resolved) {
+  resolved->max_draft_tokens = model.default_draft_tokens;
+  if (!in.has_ngram_speculation()) return;
+  const uint32_t asked = in.ngram_speculation().max_draft_tokens();
+  checker->CheckInt(
+      "sampling.ngram_speculation.max_draft_tokens", asked, 0, engine::kMaxDraftTokens);
+  resolved->max_draft_tokens =
+      static_cast<int32_t>(std::min<uint32_t>(asked, engine::kMaxDraftTokens));
+}
+
 void ResolveConstraint(const v1::SamplingParams& in,
                        const ServedModel& model,
                        FieldChecker* checker,
@@ -256,6 +267,10 @@ void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* ech
   echoed->set_frequency_penalty(resolved.frequency_penalty);
   echoed->set_presence_penalty(resolved.presence_penalty);
   echoed->set_seed(resolved.seed);
+  if (resolved.max_draft_tokens > 0) {
+    echoed->mutable_ngram_speculation()->set_max_draft_tokens(
+        static_cast<uint32_t>(resolved.max_draft_tokens));
+  }
 }
 
 }  // namespace pagoda::daemon

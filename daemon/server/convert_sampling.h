@@ -26,6 +26,12 @@ void ResolveTokenRules(const v1::SamplingParams& sampling,
                        FieldChecker* checker,
                        engine::SamplingParams* resolved);
 
+// Drafts of a step: the request's, or else the server's.
+void ResolveSpeculation(const v1::SamplingParams& sampling,
+                        const ServedModel& model,
+                        FieldChecker* checker,
+                        engine::SamplingParams* resolved);
+
 // json_schema, json_object, regex, grammar or choice, compiled: milliseconds, tens of them for a
 // large one.
 void ResolveConstraint(const v1::SamplingParams& sampling,

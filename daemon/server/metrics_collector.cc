@@ -160,6 +160,13 @@ void WriteTokens(const engine::EngineMetrics& engine, const Labels& model, Famil
       .Add(Value(engine.prompt_tokens_cached), with("source", "cached"));
   out->Counter("pagoda_generation_tokens_total", "Tokens sampled.")
       .Add(Value(engine.generation_tokens), model);
+  out->Counter("pagoda_spec_drafts_total", "Drafts that were tried, one a sequence and step.")
+      .Add(Value(engine.spec_drafts), model);
+  out->Counter("pagoda_spec_draft_tokens_total", "Tokens of drafts that were tried.")
+      .Add(Value(engine.spec_draft_tokens), model);
+  out->Counter("pagoda_spec_accepted_tokens_total",
+               "Tokens of drafts that were what the model said.")
+      .Add(Value(engine.spec_accepted_tokens), model);
   out->Counter("pagoda_prefix_cache_query_tokens_total",
                "Prompt tokens looked up in the prefix cache.")
       .Add(Value(engine.prefix_query_tokens), model);

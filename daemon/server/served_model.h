@@ -29,6 +29,8 @@ struct ServedModel {
   std::unique_ptr<engine::guided::ConstraintCache> constraints =
       std::make_unique<engine::guided::ConstraintCache>();
   internal::v1::RequestLimits limits;
+  // Where a request does not say; 0: none.
+  int32_t default_draft_tokens = 0;
   std::string dtype;
   std::string device;
   // Most tokens of prompt and output together.

@@ -119,10 +119,13 @@ absl::Status BatchInputs::FillSequence(const StepRow& row, const SlotState& slot
   const int32_t num_known = static_cast<int32_t>(slot.tokens.size());
   // The device keeps one token a slot, the last that it sampled.
   const int32_t last_sampled = slot.num_tokens - 1 - (row.samples ? 1 : 0);
+  // All before a draft is known.
+  const int32_t first_draft = row.end_position() - row.num_drafts;
   for (int32_t i = 0; i < row.num_tokens; ++i) {
     const int32_t position = row.first_position + i;
     const int32_t block = slot.blocks[static_cast<size_t>(position / limits_.block_size)];
-    const bool is_known = position < num_known;
+    const bool is_draft = position >= first_draft;
+    const bool is_known = position < num_known || is_draft;
     if (!is_known && position != last_sampled) {
       return absl::InternalError(absl::StrCat("slot ",
                                               row.slot,
@@ -134,7 +137,13 @@ absl::Status BatchInputs::FillSequence(const StepRow& row, const SlotState& slot
     }
     host_.positions[first + i] = position;
     host_.kv_slots[first + i] = block * limits_.block_size + position % limits_.block_size;
-    host_.host_tokens[first + i] = is_known ? slot.tokens[static_cast<size_t>(position)] : 0;
+    int32_t token = 0;
+    if (is_draft) {
+      token = slot.draft[static_cast<size_t>(position - first_draft)];
+    } else if (is_known) {
+      token = slot.tokens[static_cast<size_t>(position)];
+    }
+    host_.host_tokens[first + i] = token;
     host_.source_slots[first + i] = is_known ? -1 : row.slot;
   }
   host_.row_offsets[seq_idx + 1] = first + row.num_tokens;

@@ -271,13 +271,19 @@ std::vector<LogitRow> ModelRunner::LogitRows(absl::Span<const StepRow> rows) con
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].samples) continue;
     const SlotState& slot = slots_->slot(rows[i].slot);
-    logit_rows.push_back({.slot = rows[i].slot,
-                          .generation = slot.generation,
-                          .position = rows[i].end_position(),
-                          .batch_row = inputs_.first_batch_row(i) + rows[i].num_tokens - 1,
-                          .num_logprobs = slot.sampling.has_num_logprobs()
-                                              ? static_cast<int32_t>(slot.sampling.num_logprobs())
-                                              : -1});
+    for (int32_t j = 0; j <= rows[i].num_drafts; ++j) {
+      const int32_t num_after = rows[i].num_drafts - j;
+      logit_rows.push_back(
+          {.slot = rows[i].slot,
+           .generation = slot.generation,
+           .position = rows[i].end_position() - num_after,
+           .batch_row = inputs_.first_batch_row(i) + rows[i].num_tokens - 1 - num_after,
+           .is_drafted = rows[i].num_drafts > 0,
+           .num_drafts_before = j,
+           .num_logprobs = slot.sampling.has_num_logprobs()
+                               ? static_cast<int32_t>(slot.sampling.num_logprobs())
+                               : -1});
+    }
   }
   return logit_rows;
 }
@@ -403,7 +409,8 @@ absl::Status ModelRunner::Submit(const StepPlan& plan) {
   PAGODA_RETURN_IF_ERROR(constraints_->Apply(plan, *slots_));
   const auto needs_token = [this](const StepRow& row) {
     const SlotState& slot = slots_->slot(row.slot);
-    return row.samples && row.end_position() > static_cast<int32_t>(slot.tokens.size()) &&
+    return row.samples && row.num_drafts == 0 &&
+           row.end_position() > static_cast<int32_t>(slot.tokens.size()) &&
            NeedsHistory(slot.sampling);
   };
   if (std::any_of(rows.begin(), rows.end(), needs_token)) {
@@ -437,17 +444,24 @@ void ModelRunner::ReadChunk(absl::Span<const LogitRow> rows,
   for (size_t i = 0; i < rows.size(); ++i) {
     const LogitRow& row = rows[i];
     const bool failed = sampled.tokens[i] == kernels::kNonFinite;
-    if (failed) AddFailedSlot(row.slot, result);
     if (row.is_prompt) {
+      if (failed) AddFailedSlot(row.slot, result);
       AddPromptLogprobs(sampled, i, row, result);
       continue;
     }
     // A failed sequence ends; until the plan says so, something must stand in its next place.
-    slots_->AppendKnownToken(row.slot, row.generation, failed ? 0 : sampled.tokens[i]);
-    if (failed) continue;
+    const TokenId token = failed ? 0 : sampled.tokens[i];
+    if (!row.is_drafted) {
+      slots_->AppendKnownToken(row.slot, row.generation, token);
+    } else if (!slots_->AcceptDrafted(row.slot, row.generation, row.position, token)) {
+      continue;  // after a draft that was wrong
+    }
+    if (failed) {
+      AddFailedSlot(row.slot, result);
+      continue;
+    }
     if (!constraints_->Conclude(row.slot, row.generation, *slots_, &result)) continue;
-    result.add_sampled_slots(static_cast<uint32_t>(row.slot));
-    result.add_token_ids(static_cast<uint32_t>(sampled.tokens[i]));
+    AddSampledToken(row.slot, static_cast<uint32_t>(token), result);
     if (row.num_logprobs >= 0) AddTokenLogprobs(sampled, i, row, result);
   }
 }

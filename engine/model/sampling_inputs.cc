@@ -1,6 +1,7 @@
 #include "engine/model/sampling_inputs.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -16,15 +17,20 @@ bool HasPenalties(const RowSampling& sampling) {
          sampling.presence_penalty() != 0.0f;
 }
 
-// True if `word` would be complete with its last token next.
-bool IsOneTokenShort(const internal::v1::TokenSequence& word, absl::Span<const TokenId> tokens) {
+// True if `word` would be complete with its last token at the row's position.
+bool IsOneTokenShort(const internal::v1::TokenSequence& word,
+                     const LogitRow& row,
+                     const SlotState& slot) {
   const size_t num_before = static_cast<size_t>(word.token_ids_size()) - 1;
-  if (tokens.size() < num_before) return false;
+  const size_t num_drafts = static_cast<size_t>(row.num_drafts_before);
+  const size_t end =
+      row.is_prompt ? static_cast<size_t>(row.position) : slot.tokens.size() + num_drafts;
+  if (end < num_before) return false;
   for (size_t i = 0; i < num_before; ++i) {
-    if (static_cast<uint32_t>(tokens[tokens.size() - num_before + i]) !=
-        word.token_ids(static_cast<int>(i))) {
-      return false;
-    }
+    const size_t at = end - num_before + i;
+    const TokenId token =
+        at < slot.tokens.size() ? slot.tokens[at] : slot.draft[at - slot.tokens.size()];
+    if (static_cast<uint32_t>(token) != word.token_ids(static_cast<int>(i))) return false;
   }
   return true;
 }
@@ -90,10 +96,8 @@ absl::StatusOr<SamplingInputs> SamplingInputs::Allocate(kernels::Backend& backen
 
 void SamplingInputs::AddMasked(const LogitRow& row, const SlotState& slot) {
   std::vector<int32_t>& masked = masked_.values();
-  absl::Span<const TokenId> before = slot.tokens;
-  if (row.is_prompt) before = before.first(static_cast<size_t>(row.position));
   for (const internal::v1::TokenSequence& word : slot.sampling.bad_words()) {
-    if (IsOneTokenShort(word, before)) {
+    if (IsOneTokenShort(word, row, slot)) {
       masked.push_back(static_cast<int32_t>(word.token_ids(word.token_ids_size() - 1)));
     }
   }
@@ -117,8 +121,10 @@ void SamplingInputs::AddRow(const LogitRow& row,
   sample.bias_begin = sample.bias_end = size(bias_ids_.values());
   sample.penalty_begin = sample.penalty_end = size(penalties_.values());
   if (row.is_prompt) sample.target_token = slot.tokens[static_cast<size_t>(row.position)];
-  if (!row.is_prompt) sample.slot = row.slot;
-  if (!row.is_prompt || slot.sampling.processed_logprobs()) AddProcessing(row, slot, constraints, &sample);
+  // After a draft the host knows every token.
+  if (!row.is_prompt && !row.is_drafted) sample.slot = row.slot;
+  if (!row.is_prompt || slot.sampling.processed_logprobs())
+    AddProcessing(row, slot, constraints, &sample);
 }
 
 void SamplingInputs::AddProcessing(const LogitRow& row,
@@ -186,11 +192,28 @@ void SamplingInputs::AddPenalties(const LogitRow& row,
     AddPromptTokens(row, slot);
     sample->penalty_begin = prompt_tokens_.begin;
   } else if (HasPenalties(slot.sampling)) {
-    TokenCounts& counts = counts_[static_cast<size_t>(row.slot)];
-    counts.Update(slot);
-    penalties.insert(penalties.end(), counts.entries().begin(), counts.entries().end());
+    AddOutputCounts(row, slot);
   }
   sample->penalty_end = static_cast<int32_t>(penalties.size());
+}
+
+void SamplingInputs::AddOutputCounts(const LogitRow& row, const SlotState& slot) {
+  std::vector<kernels::PenaltyEntry>& penalties = penalties_.values();
+  TokenCounts& counts = counts_[static_cast<size_t>(row.slot)];
+  counts.Update(slot);
+  const auto begin = static_cast<std::ptrdiff_t>(penalties.size());
+  penalties.insert(penalties.end(), counts.entries().begin(), counts.entries().end());
+  for (size_t i = 0; i < static_cast<size_t>(row.num_drafts_before); ++i) {
+    const TokenId token = slot.draft[i];
+    const auto entry = std::find_if(penalties.begin() + begin, penalties.end(), [&](const auto& e) {
+      return e.token == token;
+    });
+    if (entry != penalties.end()) {
+      ++entry->output_count;
+    } else {
+      penalties.push_back({.token = token, .output_count = 1});
+    }
+  }
 }
 
 void SamplingInputs::AddPromptTokens(const LogitRow& row, const SlotState& slot) {

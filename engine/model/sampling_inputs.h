@@ -26,6 +26,10 @@ struct LogitRow {
   // processed log-probabilities are asked for, as if it were the next one to be sampled (but
   // min_tokens, which says how an output ends).
   bool is_prompt = false;
+  // The sequence's step has a draft.
+  bool is_drafted = false;
+  // Tokens of the draft that come before `position`.
+  int32_t num_drafts_before = 0;
 
   // Log-probabilities wanted beside the token's own; -1: none at all.
   int32_t num_logprobs = -1;
@@ -96,6 +100,8 @@ class SamplingInputs {
               kernels::SampleRow* sample);
   void AddMasked(const LogitRow& row, const SlotState& slot);
   void AddPenalties(const LogitRow& row, const SlotState& slot, kernels::SampleRow* sample);
+  // Of prompt, output and the drafts before the row's position.
+  void AddOutputCounts(const LogitRow& row, const SlotState& slot);
   // Extends prompt_tokens_ to those before the row's position.
   void AddPromptTokens(const LogitRow& row, const SlotState& slot);
 

@@ -10,6 +10,7 @@
 
 #include "engine/model/model_config.h"
 #include "engine/model/step_limits.h"
+#include "engine/model/step_results.h"
 #include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 #include "pagoda_version.h"
@@ -125,6 +126,22 @@ absl::optional<TokenId> SimExecutor::NextToken(const StepRow& row) {
   return ordinary_ids_[draw % ordinary_ids_.size()];
 }
 
+void SimExecutor::SampleDrafted(const StepRow& row, StepResult& result) {
+  const uint64_t generation = slots_->slot(row.slot).generation;
+  const std::vector<TokenId> draft = slots_->slot(row.slot).draft;
+  bool is_right = true;
+  for (size_t i = 0; i <= draft.size(); ++i) {
+    StepRow part = row;
+    part.num_tokens -= static_cast<int32_t>(draft.size() - i);
+    const TokenId token = is_right ? NextToken(part).value_or(0) : 0;
+    if (slots_->AcceptDrafted(row.slot, generation, part.end_position(), token)) {
+      AddSampledToken(row.slot, static_cast<uint32_t>(token), result);
+      AddLogprobs(row, token, result);
+    }
+    is_right = is_right && i < draft.size() && token == draft[i];
+  }
+}
+
 void SimExecutor::AddLogprobs(const StepRow& row, TokenId token, StepResult& result) const {
   const internal::v1::RowSampling& sampling = slots_->slot(row.slot).sampling;
   if (!sampling.has_num_logprobs()) return;
@@ -171,12 +188,15 @@ absl::Status SimExecutor::Submit(const StepPlan& plan) {
   for (const StepRow& row : rows) {
     AddPromptLogprobs(row, result);
     if (!row.samples) continue;
+    if (row.num_drafts > 0) {
+      SampleDrafted(row, result);
+      continue;
+    }
     const absl::optional<TokenId> token = NextToken(row);
     const SlotState& slot = slots_->slot(row.slot);
     slots_->AppendKnownToken(row.slot, slot.generation, token.value_or(0));
     if (!constraints_->Conclude(row.slot, slot.generation, *slots_, &result)) continue;
-    result.add_sampled_slots(static_cast<uint32_t>(row.slot));
-    result.add_token_ids(static_cast<uint32_t>(*token));
+    AddSampledToken(row.slot, static_cast<uint32_t>(*token), result);
     AddLogprobs(row, *token, result);
   }
   const int64_t start_ns = std::max(time_.clock->NowNs(), last_end_ns_);

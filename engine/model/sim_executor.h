@@ -56,6 +56,8 @@ class SimExecutor : public parallel::StepExecutor {
 
   // None: the sequence's constraint admits no token.
   absl::optional<TokenId> NextToken(const StepRow& row);
+  // Of a row with a draft.
+  void SampleDrafted(const StepRow& row, internal::v1::StepResult& result);
   void AddLogprobs(const StepRow& row, TokenId token, internal::v1::StepResult& result) const;
   void AddPromptLogprobs(const StepRow& row, internal::v1::StepResult& result) const;
   int64_t StepNs(absl::Span<const StepRow> rows) const;

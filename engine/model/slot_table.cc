@@ -39,9 +39,11 @@ absl::StatusOr<absl::Span<const StepRow>> SlotTable::Apply(const StepPlan& plan)
     return Broken("step_id is ", plan.step_id(), "; expected ", last_step_id_ + 1);
   }
   last_step_id_ = plan.step_id();
-  if (plan.forced_tokens_size() != 0) return Broken("forced_tokens are not supported");
   for (uint32_t slot_idx : plan.released_slots()) PAGODA_RETURN_IF_ERROR(Release(slot_idx));
   PAGODA_RETURN_IF_ERROR(AppendBlocks(plan));
+  for (const internal::v1::ForcedToken& forced : plan.forced_tokens()) {
+    PAGODA_RETURN_IF_ERROR(Force(forced));
+  }
   for (const NewSequence& sequence : plan.new_sequences()) PAGODA_RETURN_IF_ERROR(Start(sequence));
   if (plan.row_num_tokens_size() != plan.row_slots_size() ||
       plan.row_samples_size() != plan.row_slots_size()) {
@@ -55,9 +57,15 @@ absl::StatusOr<absl::Span<const StepRow>> SlotTable::Apply(const StepPlan& plan)
   }
   rows_.clear();
   int64_t step_tokens = 0;
+  int num_drafts = 0;
   for (int i = 0; i < plan.row_slots_size(); ++i) {
-    PAGODA_RETURN_IF_ERROR(AddRow(plan, i));
+    PAGODA_RETURN_IF_ERROR(AddRow(plan, i, &num_drafts));
     step_tokens += rows_.back().num_tokens;
+  }
+  if (num_drafts != plan.drafts_size()) {
+    return Broken("drafts holds slot ",
+                  plan.drafts(num_drafts).slot(),
+                  ", which has no row after those of the drafts before");
   }
   if (step_tokens > limits_.max_step_tokens) {
     return Broken(
@@ -69,6 +77,26 @@ absl::StatusOr<absl::Span<const StepRow>> SlotTable::Apply(const StepPlan& plan)
 void SlotTable::AppendKnownToken(int32_t slot_idx, uint64_t generation, TokenId token) {
   SlotState& slot = slots_[static_cast<size_t>(slot_idx)];
   if (slot.live && slot.generation == generation) slot.tokens.push_back(token);
+}
+
+bool SlotTable::AcceptDrafted(int32_t slot_idx,
+                              uint64_t generation,
+                              int32_t position,
+                              TokenId token) {
+  SlotState& slot = slots_[static_cast<size_t>(slot_idx)];
+  if (!slot.live || slot.generation != generation) return false;
+  const int32_t num_known = static_cast<int32_t>(slot.tokens.size());
+  // What was sampled after the whole draft is at num_tokens.
+  const int32_t first = slot.num_tokens - 1 - static_cast<int32_t>(slot.draft.size());
+  const bool is_accepted =
+      position == num_known &&
+      (position == first || slot.tokens.back() == slot.draft[static_cast<size_t>(position - 1 - first)]);
+  if (is_accepted) slot.tokens.push_back(token);
+  if (position < slot.num_tokens - 1) return is_accepted;
+  slot.num_tokens = static_cast<int32_t>(slot.tokens.size());
+  slot.num_computed_tokens = slot.num_tokens - 1;
+  slot.draft.clear();
+  return is_accepted;
 }
 
 void SlotTable::Reset() {
@@ -90,6 +118,7 @@ absl::Status SlotTable::Release(uint32_t slot_idx) {
   PAGODA_ASSIGN_OR_RETURN(SlotState * slot, LiveSlot(slot_idx, "released_slots"));
   slot->live = false;
   slot->tokens.clear();
+  slot->draft.clear();
   slot->blocks.clear();
   return absl::OkStatus();
 }
@@ -209,18 +238,65 @@ absl::Status SlotTable::AppendBlocks(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status SlotTable::AddRow(const StepPlan& plan, int row_idx) {
+absl::Status SlotTable::Force(const internal::v1::ForcedToken& forced) {
+  PAGODA_ASSIGN_OR_RETURN(SlotState * slot, LiveSlot(forced.slot(), "forced_tokens"));
+  if (forced.token_id() >= static_cast<uint32_t>(limits_.vocab_size)) {
+    return Broken("forced_tokens holds ",
+                  forced.token_id(),
+                  "; expected ids below ",
+                  limits_.vocab_size);
+  }
+  const bool has_sampled = slot->num_tokens > slot->num_prompt_tokens &&
+                           slot->num_computed_tokens == slot->num_tokens - 1;
+  if (!has_sampled || static_cast<int32_t>(slot->tokens.size()) != slot->num_tokens) {
+    return Broken("forced_tokens holds slot ",
+                  forced.slot(),
+                  ", whose last token is not a known one that it has sampled");
+  }
+  slot->tokens.back() = static_cast<TokenId>(forced.token_id());
+  return absl::OkStatus();
+}
+
+absl::Status SlotTable::TakeDraft(const internal::v1::Draft& draft, SlotState* slot) const {
+  PAGODA_RETURN_IF_ERROR(CheckIds(draft.token_ids(), limits_.vocab_size, "drafts"));
+  if (draft.token_ids().empty()) return Broken("drafts holds an empty draft");
+  if (static_cast<int32_t>(slot->tokens.size()) != slot->num_tokens) {
+    return Broken("the draft of slot ",
+                  draft.slot(),
+                  " comes after ",
+                  slot->num_tokens,
+                  " tokens, of which ",
+                  slot->tokens.size(),
+                  " are known; expected all");
+  }
+  slot->draft.assign(draft.token_ids().begin(), draft.token_ids().end());
+  return absl::OkStatus();
+}
+
+absl::Status SlotTable::AddRow(const StepPlan& plan, int row_idx, int* next_draft) {
   const uint32_t slot_idx = plan.row_slots(row_idx);
   PAGODA_ASSIGN_OR_RETURN(SlotState * slot, LiveSlot(slot_idx, "row_slots"));
   if (std::exchange(last_row_step_[slot_idx], plan.step_id()) == plan.step_id()) {
     return Broken("row_slots holds slot ", slot_idx, " twice");
   }
-  const uint32_t known = static_cast<uint32_t>(slot->num_tokens - slot->num_computed_tokens);
+  if (!slot->draft.empty()) {
+    return Broken("row_slots holds slot ", slot_idx, ", whose draft has no result yet");
+  }
+  if (*next_draft < plan.drafts_size() && plan.drafts(*next_draft).slot() == slot_idx) {
+    PAGODA_RETURN_IF_ERROR(TakeDraft(plan.drafts(*next_draft), slot));
+    ++*next_draft;
+  }
+  const uint32_t num_drafts = static_cast<uint32_t>(slot->draft.size());
+  const uint32_t known =
+      static_cast<uint32_t>(slot->num_tokens - slot->num_computed_tokens) + num_drafts;
   const uint32_t count = plan.row_num_tokens(row_idx);
   if (count == 0 || count > known) {
     return Broken("the row of slot ", slot_idx, " has ", count, " tokens; expected 1 to ", known);
   }
   const bool samples = count == known;
+  if (!samples && num_drafts > 0) {
+    return Broken("the row of slot ", slot_idx, " has a draft and ends before it");
+  }
   if (plan.row_samples(row_idx) != static_cast<uint32_t>(samples)) {
     return Broken("row_samples of slot ",
                   slot_idx,
@@ -232,6 +308,7 @@ absl::Status SlotTable::AddRow(const StepPlan& plan, int row_idx) {
   StepRow row = {.slot = static_cast<int32_t>(slot_idx),
                  .first_position = slot->num_computed_tokens,
                  .num_tokens = static_cast<int32_t>(count),
+                 .num_drafts = static_cast<int32_t>(num_drafts),
                  .samples = samples};
   if (row.end_position() > limits_.max_model_len ||
       static_cast<int64_t>(slot->blocks.size()) * limits_.block_size < row.end_position()) {
@@ -247,7 +324,7 @@ absl::Status SlotTable::AddRow(const StepPlan& plan, int row_idx) {
                   limits_.max_model_len);
   }
   slot->num_computed_tokens = row.end_position();
-  if (samples) ++slot->num_tokens;
+  if (samples) slot->num_tokens += 1 + static_cast<int32_t>(num_drafts);
   rows_.push_back(row);
   return absl::OkStatus();
 }

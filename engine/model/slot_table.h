@@ -29,6 +29,7 @@ struct StepRow {
   int32_t slot = 0;
   int32_t first_position = 0;
   int32_t num_tokens = 0;
+  int32_t num_drafts = 0;  // the last of num_tokens
   bool samples = false;
 
   int32_t end_position() const { return first_position + num_tokens; }
@@ -46,6 +47,9 @@ struct SlotState {
   int32_t num_tokens = 0;
   int32_t num_prompt_tokens = 0;
   int32_t num_computed_tokens = 0;
+  // Of its row in flight: what may follow `tokens` as they were before it. Empty once that row's
+  // result has been read.
+  std::vector<TokenId> draft;
   // Append-only while the sequence has the slot.
   std::vector<int32_t> blocks;
   internal::v1::RowSampling sampling;
@@ -64,6 +68,10 @@ class SlotTable {
   // The value of the oldest token of the slot that is not known yet; ignored if the slot has
   // another sequence by now.
   void AppendKnownToken(int32_t slot, uint64_t generation, TokenId token);
+  // What a row with a draft sampled at `position`, in order of positions: true if the tokens before
+  // it have turned out to be those it was sampled after, so that it is the sequence's. After the
+  // last of them the draft is gone, and the slot has the tokens that were right.
+  bool AcceptDrafted(int32_t slot, uint64_t generation, int32_t position, TokenId token);
   // Forgets every sequence; the next plan is step 1.
   void Reset();
 
@@ -76,7 +84,10 @@ class SlotTable {
   absl::Status Release(uint32_t slot_idx);
   absl::Status Start(const internal::v1::NewSequence& sequence);
   absl::Status AppendBlocks(const internal::v1::StepPlan& plan);
-  absl::Status AddRow(const internal::v1::StepPlan& plan, int row_idx);
+  absl::Status Force(const internal::v1::ForcedToken& forced);
+  // `next_draft` counts the plan's drafts that rows before have had.
+  absl::Status AddRow(const internal::v1::StepPlan& plan, int row_idx, int* next_draft);
+  absl::Status TakeDraft(const internal::v1::Draft& draft, SlotState* slot) const;
   absl::StatusOr<SlotState*> LiveSlot(uint32_t slot_idx, const char* field);
   absl::Status AddBlock(SlotState& slot, uint32_t block, const char* field);
   absl::Status CheckSampling(const internal::v1::RowSampling& sampling) const;

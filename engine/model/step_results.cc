@@ -50,6 +50,19 @@ void AddPromptLogprobs(const SampledChunk& sampled,
   AddTop(sampled, i, row.num_logprobs, logprobs.mutable_top_ids(), logprobs.mutable_top_logprobs());
 }
 
+void AddSampledToken(int32_t slot, uint32_t token, StepResult& result) {
+  result.add_token_ids(token);
+  const int last = result.sampled_slots_size() - 1;
+  if (last < 0 || result.sampled_slots(last) != static_cast<uint32_t>(slot)) {
+    result.add_sampled_slots(static_cast<uint32_t>(slot));
+    // Sizes are left out as long as all are 1.
+    if (result.num_tokens_size() > 0) result.add_num_tokens(1);
+    return;
+  }
+  while (result.num_tokens_size() <= last) result.add_num_tokens(1);
+  result.set_num_tokens(last, result.num_tokens(last) + 1);
+}
+
 void AddFailedSlot(int32_t slot, StepResult& result) {
   const auto& failed = result.failed_slots();
   if (std::find(failed.begin(), failed.end(), static_cast<uint32_t>(slot)) == failed.end()) {

@@ -19,6 +19,8 @@ void AddPromptLogprobs(const SampledChunk& sampled,
                        size_t i,
                        const LogitRow& row,
                        internal::v1::StepResult& result);
+// One more token of the slot's row; those of a row follow one another.
+void AddSampledToken(int32_t slot, uint32_t token, internal::v1::StepResult& result);
 // Once, however many of the slot's rows failed.
 void AddFailedSlot(int32_t slot, internal::v1::StepResult& result);
 

@@ -235,9 +235,7 @@ TEST_F(RequestErrors, UnknownModelAndWhatIsNotSupported) {
   EXPECT_EQ(unknown.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(ErrorReason(unknown), "MODEL_NOT_FOUND");
   for (const auto& [text, field] : std::vector<std::pair<const char*, const char*>>{
-           {"sampling { beam_search { width: 2 } }", "sampling.beam_search"},
-           {"sampling { ngram_speculation { max_draft_tokens: 4 } }",
-            "sampling.ngram_speculation"}}) {
+           {"sampling { beam_search { width: 2 } }", "sampling.beam_search"}}) {
     const grpc::Status status = CallText(text);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << text;
     EXPECT_EQ(FirstViolation(status), field);

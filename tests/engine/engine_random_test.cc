@@ -16,6 +16,12 @@ constexpr uint32_t kVocab = 50;
 // Tokens that shared beginnings are made of; the last of them is the poisonous one.
 constexpr uint32_t kNumShared = 13;
 
+// What follows is a function of the last token most of the time, so that drafts are right.
+uint32_t SampleRepetitively(const std::vector<uint32_t>& tokens, uint64_t seed) {
+  const uint64_t change = tokens.size() % 9 == 0 ? seed : 0;
+  return static_cast<uint32_t>((tokens.back() * 7 + 1 + change) % kVocab);
+}
+
 class RandomRun {
  public:
   explicit RandomRun(uint64_t seed) : random_(seed), harness_(RandomOptions()) {}
@@ -24,6 +30,8 @@ class RandomRun {
   uint64_t num_steps() const { return harness_.pipe.num_steps(); }
   uint64_t num_preemptions() const { return harness_.metrics.preemptions.value(); }
   uint64_t num_hit_tokens() const { return harness_.metrics.prefix_hit_tokens.value(); }
+  uint64_t num_drafts() const { return harness_.pipe.num_drafts(); }
+  uint64_t num_drafts_accepted() const { return harness_.pipe.num_drafts_accepted(); }
   uint64_t num_requests() const { return requests_.size(); }
   uint64_t num_restarts() const { return harness_.pipe.num_restarts(); }
   uint64_t num_quarantined() const { return harness_.metrics.quarantined_requests.value(); }
@@ -99,6 +107,7 @@ void RandomRun::SubmitOne() {
   if (OneIn(2)) request.cache_salt = "other";
   if (OneIn(6)) request.sampling.num_logprobs = Draw(0, 2);
   if (OneIn(8)) request.sampling.num_prompt_logprobs = Draw(0, 2);
+  if (OneIn(2)) request.sampling.max_draft_tokens = Draw(1, 16);
   if (OneIn(10)) request.deadline_ns = harness_.clock.now_ns + Draw(-1, 60) * 1'000'000;
   const absl::Status status = harness_.Submit(request);
   if (status.ok()) {
@@ -146,6 +155,7 @@ void RandomRun::Run(uint64_t num_steps) {
   const bool ends_by_fault = !recovers() && OneIn(5);
   if (recovers() && OneIn(6)) harness_.pipe.deadly_tokens = {kNumShared - 2};
   if (OneIn(6)) harness_.pipe.poisonous_tokens = {kNumShared - 1};
+  if (OneIn(2)) harness_.pipe.sample = SampleRepetitively;
   const absl::Status status = harness_.RunToEnd(
       [&](int) {
         if (::testing::Test::HasFatalFailure()) harness_.engine->Stop(absl::AbortedError("failed"));
@@ -277,6 +287,7 @@ TEST(EngineRandomTest, MillionStepsFromASeed) {
   constexpr uint64_t kStepsPerRun = 1000;
   uint64_t num_steps = 0, num_preemptions = 0, num_hit_tokens = 0, num_requests = 0;
   uint64_t num_restarts = 0, num_quarantined = 0;
+  uint64_t num_drafts = 0, num_drafts_accepted = 0;
   for (uint64_t seed = 1; num_steps < kNumSteps; ++seed) {
     RandomRun run(seed);
     run.Run(kStepsPerRun);
@@ -287,6 +298,8 @@ TEST(EngineRandomTest, MillionStepsFromASeed) {
     num_requests += run.num_requests();
     num_restarts += run.num_restarts();
     num_quarantined += run.num_quarantined();
+    num_drafts += run.num_drafts();
+    num_drafts_accepted += run.num_drafts_accepted();
   }
   // The runs did reach what they are for.
   EXPECT_GT(num_preemptions, num_steps / 1000);
@@ -294,6 +307,8 @@ TEST(EngineRandomTest, MillionStepsFromASeed) {
   EXPECT_GT(num_requests, num_steps / 10);
   EXPECT_GT(num_restarts, num_steps / 1000);
   EXPECT_GT(num_quarantined, num_steps / 10000);
+  EXPECT_GT(num_drafts_accepted, num_steps / 100);
+  EXPECT_GT(num_drafts - num_drafts_accepted, num_steps / 100);
   RecordProperty("preemptions", static_cast<int>(num_preemptions));
   RecordProperty("requests", static_cast<int>(num_requests));
 }

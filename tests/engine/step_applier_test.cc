@@ -22,7 +22,7 @@ class StepApplierTest : public ::testing::Test {
   Sequence* Add(StopParams stop, SamplingParams sampling = {}) {
     Request request;
     request.key = RequestKey(live_.size() + 1);
-    request.prompt = {1, 2, 3};
+    request.prompt = prompt_;
     request.stop = std::move(stop);
     request.sampling = sampling;
     live_.push_back(std::make_unique<LiveRequest>(std::move(request), 100, &tokenizer_));
@@ -44,6 +44,32 @@ class StepApplierTest : public ::testing::Test {
     return applier_.Apply(step_, result, 1000);
   }
 
+  // A request that says again what its prompt says, up to where it has a draft of what follows.
+  Sequence* AddRepetitive(StopParams stop, SamplingParams sampling = {}) {
+    prompt_ = {5, 4, 1, 2, 5, 4, 1};
+    sampling.max_draft_tokens = 8;
+    Sequence* const sequence = Add(std::move(stop), sampling);
+    internal::v1::StepResult result = Plan();
+    AddTokens({2}, sampling.num_logprobs.has_value(), &result);
+    EXPECT_TRUE(Apply(result).ok());
+    return sequence;
+  }
+
+  static void AddTokens(std::vector<uint32_t> tokens,
+                        bool with_logprobs,
+                        internal::v1::StepResult* result) {
+    result->add_sampled_slots(0);
+    result->add_num_tokens(static_cast<uint32_t>(tokens.size()));
+    for (const uint32_t token : tokens) {
+      result->add_token_ids(token);
+      if (!with_logprobs) continue;
+      internal::v1::TokenLogprobs* const logprobs = result->add_logprobs();
+      logprobs->set_slot(0);
+      logprobs->set_logprob(-1.0f);
+    }
+  }
+
+  std::vector<TokenId> prompt_ = {1, 2, 3};
   const BlockHasher hasher_{"test"};
   const FakeTokenizer tokenizer_{{"zero", "one", "two", "three", "stop", "five"}};
   EngineMetrics metrics_;
@@ -61,49 +87,69 @@ class StepApplierTest : public ::testing::Test {
 TEST_F(StepApplierTest, B012_TokensAfterTheMatchAreDropped) {
   SamplingParams sampling;
   sampling.num_logprobs = 0;
-  Sequence* const sequence = Add({.stop_strings = {"top"}}, sampling);
+  Sequence* const sequence = AddRepetitive({.stop_strings = {"top"}}, sampling);
   internal::v1::StepResult result = Plan();
-  result.add_sampled_slots(0);
-  result.add_num_tokens(4);
-  for (uint32_t token : {5, 4, 1, 2}) {
-    result.add_token_ids(token);
-    internal::v1::TokenLogprobs* logprobs = result.add_logprobs();
-    logprobs->set_slot(0);
-    logprobs->set_logprob(-1.0f);
-  }
+  ASSERT_EQ(step_.rows.size(), 1u);
+  EXPECT_EQ(step_.rows[0].num_drafts, 4);
+  EXPECT_EQ(step_.rows[0].num_tokens, 5);
+  AddTokens({5, 4, 1, 2}, true, &result);
   ASSERT_TRUE(Apply(result).ok());
   const std::vector<OutputDelta> deltas = outputs_.Take();
-  ASSERT_EQ(deltas.size(), 1u);
-  EXPECT_EQ(deltas[0].text, "fives");
-  EXPECT_EQ(deltas[0].tokens, (absl::InlinedVector<TokenId, 4>{5, 4}));
-  EXPECT_EQ(deltas[0].logprobs.size(), 2u);
-  EXPECT_EQ(deltas[0].finished->num_completion_tokens, 2);
-  EXPECT_TRUE(deltas[0].last);
+  ASSERT_EQ(deltas.size(), 2u);
+  EXPECT_EQ(deltas[1].text, "fives");
+  EXPECT_EQ(deltas[1].tokens, (absl::InlinedVector<TokenId, 4>{5, 4}));
+  EXPECT_EQ(deltas[1].logprobs.size(), 2u);
+  EXPECT_EQ(deltas[1].finished->num_completion_tokens, 3);
+  EXPECT_TRUE(deltas[1].last);
   EXPECT_EQ(sequence->state, SequenceState::kEnded);
-  EXPECT_EQ(metrics_.generation_tokens.value(), 2u);
+  EXPECT_EQ(metrics_.generation_tokens.value(), 3u);
+  EXPECT_EQ(metrics_.spec_drafts.value(), 1u);
+  EXPECT_EQ(metrics_.spec_draft_tokens.value(), 4u);
+  EXPECT_EQ(metrics_.spec_accepted_tokens.value(), 3u);
   EXPECT_EQ(pool_.num_used(), 0u);
 }
 
 // B042: several tokens in a step do not pass the limit.
 TEST_F(StepApplierTest, B042_SeveralTokensStopAtTheLimit) {
-  Sequence* const sequence = Add({.max_tokens = 3});
+  Sequence* const sequence = AddRepetitive({.max_tokens = 3});
   internal::v1::StepResult result = Plan();
-  result.add_sampled_slots(0);
-  result.add_num_tokens(2);
-  result.add_token_ids(1);
-  result.add_token_ids(2);
-  ASSERT_TRUE(Apply(result).ok());
-  EXPECT_EQ(sequence->output.size(), 2u);
-  // The next step catches up with both.
-  result = Plan();
   ASSERT_EQ(step_.rows.size(), 1u);
-  EXPECT_EQ(step_.rows[0].num_tokens, 2);
-  result.add_sampled_slots(0);
-  result.add_num_tokens(3);
-  for (uint32_t token : {3, 3, 3}) result.add_token_ids(token);
+  // Two more may come: one drafted, one sampled after it.
+  EXPECT_EQ(step_.rows[0].num_drafts, 1);
+  AddTokens({5, 4}, false, &result);
   ASSERT_TRUE(Apply(result).ok());
   EXPECT_EQ(sequence->output.size(), 3u);
   EXPECT_EQ(outputs_.Take().back().finished->reason, FinishReason::kLength);
+}
+
+TEST_F(StepApplierTest, ADraftCountsAsFarAsItIsRight) {
+  Sequence* const sequence = AddRepetitive({});
+  internal::v1::StepResult result = Plan();
+  ASSERT_EQ(step_.rows[0].num_drafts, 4);
+  // Nothing more is planned before the result is here.
+  ScheduledStep next;
+  scheduler_.Schedule(&next);
+  EXPECT_TRUE(next.empty());
+  AddTokens({5, 4, 3}, false, &result);
+  ASSERT_TRUE(Apply(result).ok());
+  EXPECT_EQ(sequence->num_known_tokens, 11);
+  EXPECT_EQ(sequence->num_computed, 10);
+  EXPECT_EQ(sequence->num_confirmed, 10);
+  EXPECT_EQ(sequence->num_samples_in_flight, 0);
+  // Without a draft it is planned ahead again.
+  Plan();
+  ASSERT_EQ(step_.rows.size(), 1u);
+  EXPECT_EQ(step_.rows[0].num_drafts, 0);
+  EXPECT_EQ(step_.rows[0].num_tokens, 1);
+  scheduler_.Schedule(&next);
+  EXPECT_EQ(next.rows.size(), 1u);
+}
+
+TEST_F(StepApplierTest, RefusesMoreTokensThanWereDrafted) {
+  AddRepetitive({});
+  internal::v1::StepResult result = Plan();
+  AddTokens({5, 4, 1, 2, 5, 4}, false, &result);
+  EXPECT_FALSE(Apply(result).ok());
 }
 
 TEST_F(StepApplierTest, RefusesResultsThatDoNotAnswerThePlan) {

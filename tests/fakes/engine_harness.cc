@@ -117,8 +117,10 @@ std::vector<TokenId> EngineHarness::ExpectedTokens(const Request& request,
   std::vector<uint32_t> tokens(request.prompt.begin(), request.prompt.end());
   std::vector<TokenId> output;
   for (int32_t i = 0; i < num_tokens; ++i) {
-    const uint32_t token =
-        FakeStepPipe::NextToken(tokens, request.sampling.seed + index, options.vocab_size);
+    const uint64_t seed = request.sampling.seed + static_cast<uint64_t>(index);
+    const uint32_t token = pipe.sample
+                               ? pipe.sample(tokens, seed)
+                               : FakeStepPipe::NextToken(tokens, seed, options.vocab_size);
     tokens.push_back(token);
     output.push_back(static_cast<TokenId>(token));
   }

@@ -71,23 +71,33 @@ absl::Status FakeStepPipe::Submit(const internal::v1::StepPlan& plan) {
   AppendBlocks(plan);
   InFlight step;
   step.result.set_step_id(plan.step_id());
+  CheckDrafts(plan);
   uint64_t num_tokens = 0;
-  std::set<uint32_t> rows;
+  int next_draft = 0;
+  std::set<uint32_t>& rows = step.rows;
   for (int i = 0; i < plan.row_slots_size() && violation_.empty(); ++i) {
-    if (!rows.insert(plan.row_slots(i)).second) Violate("two rows for one slot");
+    const uint32_t slot = plan.row_slots(i);
+    if (!rows.insert(slot).second) Violate("two rows for one slot");
     num_tokens += plan.row_num_tokens(i);
-    ComputeRow(plan.row_slots(i), plan.row_num_tokens(i), plan.row_samples(i) != 0, &step);
+    std::vector<uint32_t> draft;
+    if (next_draft < plan.drafts_size() && plan.drafts(next_draft).slot() == slot) {
+      const auto& ids = plan.drafts(next_draft++).token_ids();
+      draft.assign(ids.begin(), ids.end());
+      step.drafted.insert(slot);
+    }
+    ComputeRow(slot, plan.row_num_tokens(i), plan.row_samples(i) != 0, draft, &step);
   }
+  if (next_draft != plan.drafts_size()) Violate("a draft without a row");
   if (plan.row_slots_size() == 0) Violate("no rows");
   if (num_tokens > options_.max_num_batched_tokens) Violate("too many tokens");
   for (const internal::v1::NewSequence& sequence : plan.new_sequences()) {
-    if (rows.count(sequence.slot()) == 0) Violate("a new sequence without a row");
+    if (step.rows.count(sequence.slot()) == 0) Violate("a new sequence without a row");
   }
   step.result.set_start_ns(num_steps_ * 1000);
   step.result.set_end_ns(num_steps_ * 1000 + 1000);
   in_flight_.push_back(std::move(step));
   ++num_steps_;
-  num_rows_ += rows.size();
+  num_rows_ += plan.row_slots_size();
   num_tokens_computed_ += num_tokens;
   if (!violation_.empty()) return absl::InternalError(violation_);
   return absl::OkStatus();
@@ -164,12 +174,31 @@ void FakeStepPipe::AppendBlocks(const internal::v1::StepPlan& plan) {
   if (next != plan.appended_blocks_size()) Violate("appended_blocks is long");
 }
 
+void FakeStepPipe::CheckDrafts(const internal::v1::StepPlan& plan) {
+  for (const InFlight& step : in_flight_) {
+    for (uint32_t slot : plan.row_slots()) {
+      if (step.drafted.count(slot) > 0) Violate("a row after a draft whose result has not come");
+    }
+    for (const internal::v1::Draft& draft : plan.drafts()) {
+      if (step.rows.count(draft.slot()) > 0) Violate("a draft after a token that is not known");
+    }
+  }
+  for (const internal::v1::Draft& draft : plan.drafts()) {
+    if (draft.token_ids().empty()) Violate("an empty draft");
+    for (uint32_t token : draft.token_ids())
+      if (token >= options_.vocab_size) Violate("a draft beyond the vocabulary");
+  }
+}
+
 void FakeStepPipe::ComputeRow(uint32_t slot_idx,
                               uint32_t num_tokens,
                               bool samples,
+                              const std::vector<uint32_t>& draft,
                               InFlight* step) {
   if (slot_idx >= slots_.size() || !slots_[slot_idx].is_live) return Violate("row of no sequence");
   Slot& slot = slots_[slot_idx];
+  const bool was_poisoned = slot.is_poisoned;
+  for (uint32_t token : draft) Append(&slot, token);
   const uint32_t end = slot.num_computed + num_tokens;
   if (num_tokens == 0 || end > slot.tokens.size()) return Violate("row beyond the known tokens");
   step->is_deadly |= slot.is_deadly;
@@ -178,7 +207,9 @@ void FakeStepPipe::ComputeRow(uint32_t slot_idx,
   if ((end + block_size - 1) / block_size > slot.table.size())
     return Violate("row beyond its table");
   // Blocks are taken only when they are written.
-  if ((end + block_size - 1) / block_size < slot.table.size()) return Violate("block taken early");
+  slot.num_written = std::max(slot.num_written, end);
+  if ((slot.num_written + block_size - 1) / block_size < slot.table.size())
+    return Violate("block taken early");
   const bool sees_all = options_.window == 0 || slot.num_computed < options_.window;
   const uint32_t first_read = sees_all ? 0 : slot.num_computed - options_.window + 1;
   for (uint32_t i = options_.checks_reads ? first_read : slot.num_computed; i < end; ++i) {
@@ -197,12 +228,19 @@ void FakeStepPipe::ComputeRow(uint32_t slot_idx,
   for (size_t i = slot.num_behind; i < slot.table.size(); ++i) {
     step->named_blocks.emplace_back(slot.table[i], slot_idx);
   }
-  // Rows of later plans begin at `end`.
-  for (; slot.num_behind < FirstBlockRead(end); ++slot.num_behind) {
-    --num_namings_[slot.table[slot.num_behind]];
-  }
   AddPromptLogprobs(slot_idx, end, &step->result);
   slot.num_computed = end;
+  if (!draft.empty()) {
+    // A draft is of what the sequence has said.
+    if (slot.is_poisoned != was_poisoned) return Violate("a draft of a token never seen");
+    num_drafts_ += draft.size();
+    SampleDrafted(slot_idx, draft.size(), &step->result);
+  }
+  // Where rows of later plans begin.
+  for (; slot.num_behind < FirstBlockRead(slot.num_computed); ++slot.num_behind) {
+    --num_namings_[slot.table[slot.num_behind]];
+  }
+  if (!draft.empty()) return;
   if (slot.is_poisoned) {
     step->result.add_failed_slots(slot_idx);
     // The next row's plan counts on a token.
@@ -212,14 +250,61 @@ void FakeStepPipe::ComputeRow(uint32_t slot_idx,
   }
 }
 
+uint32_t FakeStepPipe::TokenAfter(const Slot& slot, size_t num_tokens) const {
+  const uint64_t seed = slot.sampling.seed();
+  if (sample) {
+    return sample({slot.tokens.begin(), slot.tokens.begin() + static_cast<ptrdiff_t>(num_tokens)},
+                  seed);
+  }
+  return static_cast<uint32_t>(Mix(slot.fingerprints[num_tokens - 1], seed) % options_.vocab_size);
+}
+
 void FakeStepPipe::Sample(uint32_t slot_idx, internal::v1::StepResult* result) {
   Slot& slot = slots_[slot_idx];
-  const uint64_t seed = slot.sampling.seed();
-  const uint64_t fingerprint = slot.fingerprints.back();
-  const uint32_t token = sample
-                             ? sample(slot.tokens, seed)
-                             : static_cast<uint32_t>(Mix(fingerprint, seed) % options_.vocab_size);
+  const uint32_t token = TokenAfter(slot, slot.tokens.size());
   result->add_sampled_slots(slot_idx);
+  if (result->num_tokens_size() > 0) result->add_num_tokens(1);
+  AddToken(slot_idx, slot.tokens.size(), token, result);
+  Append(&slot, token);
+}
+
+void FakeStepPipe::SampleDrafted(uint32_t slot_idx,
+                                 size_t num_drafts,
+                                 internal::v1::StepResult* result) {
+  Slot& slot = slots_[slot_idx];
+  size_t num_tokens = slot.tokens.size() - num_drafts;
+  if (slot.is_poisoned) result->add_failed_slots(slot_idx);
+  // Sizes of all rows, since this one may have another than 1.
+  while (result->num_tokens_size() < result->sampled_slots_size()) result->add_num_tokens(1);
+  uint32_t num_given = 0;
+  while (true) {
+    const uint32_t token = TokenAfter(slot, num_tokens);
+    ++num_given;
+    if (!slot.is_poisoned) AddToken(slot_idx, num_tokens, token, result);
+    const bool is_right = num_tokens < slot.tokens.size() && slot.tokens[num_tokens] == token;
+    if (is_right) {
+      ++num_tokens;
+      ++num_drafts_accepted_;
+      continue;
+    }
+    slot.tokens.resize(num_tokens);
+    slot.fingerprints.resize(num_tokens);
+    slot.contents.resize(num_tokens);
+    slot.num_computed = static_cast<uint32_t>(num_tokens);
+    Append(&slot, token);
+    break;
+  }
+  if (slot.is_poisoned) return;
+  result->add_sampled_slots(slot_idx);
+  result->add_num_tokens(num_given);
+}
+
+void FakeStepPipe::AddToken(uint32_t slot_idx,
+                            size_t num_before,
+                            uint32_t token,
+                            internal::v1::StepResult* result) {
+  const Slot& slot = slots_[slot_idx];
+  const uint64_t fingerprint = slot.fingerprints[num_before - 1];
   result->add_token_ids(token);
   if (slot.sampling.has_num_logprobs()) {
     internal::v1::TokenLogprobs* logprobs = result->add_logprobs();
@@ -231,7 +316,6 @@ void FakeStepPipe::Sample(uint32_t slot_idx, internal::v1::StepResult* result) {
       logprobs->add_top_logprobs(LogprobOf(fingerprint, i));
     }
   }
-  Append(&slot, token);
 }
 
 void FakeStepPipe::AddPromptLogprobs(uint32_t slot_idx,

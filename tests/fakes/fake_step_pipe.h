@@ -72,6 +72,8 @@ class FakeStepPipe : public parallel::StepPipe {
   const std::string& violation() const { return violation_; }
   uint64_t num_steps() const { return num_steps_; }
   uint64_t num_rows() const { return num_rows_; }
+  uint64_t num_drafts() const { return num_drafts_; }
+  uint64_t num_drafts_accepted() const { return num_drafts_accepted_; }
   uint64_t num_tokens_computed() const { return num_tokens_computed_; }
   uint64_t num_restarts() const { return num_restarts_; }
   size_t num_in_flight() const { return in_flight_.size(); }
@@ -90,6 +92,7 @@ class FakeStepPipe : public parallel::StepPipe {
     std::vector<uint64_t> contents;
     uint32_t num_prompt_tokens = 0;
     uint32_t num_computed = 0;
+    uint32_t num_written = 0;  // the same, with drafts that were wrong
     std::vector<uint32_t> table;
     uint32_t num_behind = 0;  // of the table, from the first: no row reads them any more
     internal::v1::RowSampling sampling;
@@ -100,6 +103,8 @@ class FakeStepPipe : public parallel::StepPipe {
     internal::v1::StepResult result;
     std::vector<std::pair<uint32_t, uint32_t>> named_blocks;  // block, slot
     bool is_deadly = false;
+    std::set<uint32_t> rows;                                  // their slots
+    std::set<uint32_t> drafted;                               // those with a draft
   };
 
   void Violate(const std::string& what);
@@ -111,8 +116,18 @@ class FakeStepPipe : public parallel::StepPipe {
   uint32_t FirstBlockRead(uint32_t position) const;
   uint64_t NextNotFinite();
   void Append(Slot* slot, uint32_t token);
-  void ComputeRow(uint32_t slot_idx, uint32_t num_tokens, bool samples, InFlight* step);
+  void ComputeRow(uint32_t slot_idx,
+                  uint32_t num_tokens,
+                  bool samples,
+                  const std::vector<uint32_t>& draft,
+                  InFlight* step);
+  // One token after `num_tokens` of the slot's.
+  uint32_t TokenAfter(const Slot& slot, size_t num_tokens) const;
   void Sample(uint32_t slot_idx, internal::v1::StepResult* result);
+  // Keeps as much of the draft, the slot's last tokens, as is right, and samples one token more.
+  void SampleDrafted(uint32_t slot_idx, size_t num_drafts, internal::v1::StepResult* result);
+  void AddToken(uint32_t slot_idx, size_t num_before, uint32_t token, internal::v1::StepResult* result);
+  void CheckDrafts(const internal::v1::StepPlan& plan);
   void AddPromptLogprobs(uint32_t slot_idx, uint32_t end, internal::v1::StepResult* result);
 
   const Options options_;
@@ -129,6 +144,8 @@ class FakeStepPipe : public parallel::StepPipe {
   uint64_t num_restarts_ = 0;
   int num_waits_to_ready_ = 0;
   bool is_ready_ = true;
+  uint64_t num_drafts_ = 0;  // tokens
+  uint64_t num_drafts_accepted_ = 0;
   std::string violation_;
 };
 

@@ -379,13 +379,37 @@ TEST(ConvertRequestTest, IdsAndSaltsAreBounded) {
 
 TEST(ConvertRequestTest, WhatIsNotSupportedIsRefusedByName) {
   const std::pair<const char*, const char*> kCases[] = {
-      {"prompt { text: 'a' } sampling { beam_search { width: 2 } }", "sampling.beam_search"},
-      {"prompt { text: 'a' } sampling { ngram_speculation {} }", "sampling.ngram_speculation"}};
+      {"prompt { text: 'a' } sampling { beam_search { width: 2 } }", "sampling.beam_search"}};
   for (const auto& [text, path] : kCases) {
     const auto converted = Convert(text);
     EXPECT_TRUE(absl::IsUnimplemented(converted.status())) << text;
     EXPECT_THAT(std::string(converted.status().message()), ::testing::StartsWith(path));
   }
+}
+
+TEST(ConvertRequestTest, DraftsAreTheRequestsOrElseTheServers) {
+  ServedModel model = MakeFakeModel();
+  const auto drafts = [&model](const char* sampling) {
+    const auto converted = ConvertRequest(
+        Parse(absl::StrCat("prompt { text: 'a' } sampling { ", sampling, " }")), model, kUnary);
+    EXPECT_TRUE(converted.ok()) << converted.status();
+    const auto& echoed = converted->started.sampling().ngram_speculation();
+    EXPECT_EQ(converted->request.sampling.max_draft_tokens,
+              static_cast<int32_t>(echoed.max_draft_tokens()));
+    return converted->request.sampling.max_draft_tokens;
+  };
+  EXPECT_EQ(drafts(""), 0);
+  EXPECT_EQ(drafts("ngram_speculation { max_draft_tokens: 16 }"), 16);
+  model.default_draft_tokens = 8;
+  EXPECT_EQ(drafts(""), 8);
+  EXPECT_EQ(drafts("ngram_speculation { max_draft_tokens: 3 }"), 3);
+  EXPECT_EQ(drafts("ngram_speculation {}"), 0);
+  const auto status = Convert("prompt { text: 'a' } sampling { ngram_speculation { "
+                              "max_draft_tokens: 17 } }")
+                          .status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("sampling.ngram_speculation.max_draft_tokens"));
 }
 
 TEST(ConvertRequestTest, ConstraintsAreCompiledOnceOrRefusedWithTheReason) {

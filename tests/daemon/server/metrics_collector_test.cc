@@ -64,6 +64,9 @@ TEST_F(MetricsCollectorTest, HoldsTheFamiliesOfTheContract) {
                            "pagoda_request_tokenize_seconds",
                            "pagoda_request_prompt_tokens",
                            "pagoda_request_generation_tokens",
+                           "pagoda_spec_drafts_total",
+                           "pagoda_spec_draft_tokens_total",
+                           "pagoda_spec_accepted_tokens_total",
                            "pagoda_step_duration_seconds",
                            "pagoda_step_tokens",
                            "pagoda_step_batch_size",
@@ -85,6 +88,9 @@ TEST_F(MetricsCollectorTest, HoldsTheFamiliesOfTheContract) {
 TEST_F(MetricsCollectorTest, TurnsCountsIntoSamples) {
   engine_.prompt_tokens_computed.Add(10);
   engine_.prompt_tokens_cached.Add(4);
+  engine_.spec_drafts.Add(2);
+  engine_.spec_draft_tokens.Add(9);
+  engine_.spec_accepted_tokens.Add(7);
   engine_.kv_blocks_total.Set(8);
   engine_.kv_blocks_used.Set(2);
   engine_.inter_token_seconds.Observe(0.0115, 3);
@@ -98,6 +104,9 @@ TEST_F(MetricsCollectorTest, TurnsCountsIntoSamples) {
   const Exposition exposition = Scrape();
   EXPECT_EQ(Sum(exposition, "pagoda_prompt_tokens_total"), 14);
   EXPECT_EQ(Sum(exposition, "pagoda_prompt_tokens_total", {{"source", "cached"}}), 4);
+  EXPECT_EQ(Sum(exposition, "pagoda_spec_drafts_total"), 2);
+  EXPECT_EQ(Sum(exposition, "pagoda_spec_draft_tokens_total"), 9);
+  EXPECT_EQ(Sum(exposition, "pagoda_spec_accepted_tokens_total"), 7);
   EXPECT_EQ(Sum(exposition, "pagoda_kv_cache_usage_ratio"), 0.25);
   EXPECT_EQ(Sum(exposition, "pagoda_inter_token_latency_seconds_count"), 4);
   EXPECT_EQ(Sum(exposition, "pagoda_inter_token_latency_seconds_bucket", {{"le", "0.0125"}}), 3);

@@ -20,6 +20,7 @@ struct RunnerDriver::Running {
   bool ended = false;
   uint32_t num_computed = 0;
   uint32_t num_tokens = 0;  // placeholders included
+  int num_rows_in_flight = 0;
   std::vector<uint32_t> blocks;
 
   uint32_t num_final() const {
@@ -82,7 +83,11 @@ absl::StatusOr<std::unique_ptr<RunnerDriver>> RunnerDriver::Make(const DriverOpt
   return driver;
 }
 
-absl::Status RunnerDriver::SubmitStep(std::vector<Running>& running) {
+absl::StatusOr<bool> RunnerDriver::SubmitStep(std::vector<Running>& running) {
+  const auto waits = [](const Running& run) {
+    return run.ended || (run.sequence->draft != nullptr && run.num_rows_in_flight > 0);
+  };
+  if (std::all_of(running.begin(), running.end(), waits)) return false;
   StepPlan plan;
   plan.set_step_id(++step_id_);
   for (uint32_t slot : std::exchange(released_slots_, {})) {
@@ -92,7 +97,7 @@ absl::Status RunnerDriver::SubmitStep(std::vector<Running>& running) {
   uint32_t budget = options_.max_num_batched_tokens;
   for (Running& run : running) {
     const bool may_start = step_id_ >= run.sequence->first_step && !free_slots_.empty();
-    if (run.ended || budget == 0 || (!run.started && !may_start)) continue;
+    if (waits(run) || budget == 0 || (!run.started && !may_start)) continue;
     // The last token is never computed.
     if (run.started && run.num_tokens == run.num_final()) continue;
     const bool is_new = !std::exchange(run.started, true);
@@ -101,9 +106,25 @@ absl::Status RunnerDriver::SubmitStep(std::vector<Running>& running) {
       free_slots_.pop_back();
       run.num_tokens = static_cast<uint32_t>(run.sequence->prompt.size());
     }
-    const uint32_t count = std::min(budget, run.num_tokens - run.num_computed);
+    uint32_t count = std::min(budget, run.num_tokens - run.num_computed);
     budget -= count;
     run.num_computed += count;
+    const bool samples = run.num_computed == run.num_tokens;
+    if (!is_new && samples && run.sequence->draft != nullptr) {
+      std::vector<uint32_t> tokens = run.sequence->prompt;
+      tokens.insert(tokens.end(), run.sequence->tokens.begin(), run.sequence->tokens.end());
+      std::vector<uint32_t> draft = run.sequence->draft(tokens);
+      draft.resize(std::min<size_t>({draft.size(), budget, run.num_final() - run.num_tokens - 1}));
+      if (!draft.empty()) {
+        internal::v1::Draft& added = *plan.add_drafts();
+        added.set_slot(run.slot);
+        added.mutable_token_ids()->Assign(draft.begin(), draft.end());
+      }
+      const uint32_t num_drafts = static_cast<uint32_t>(draft.size());
+      budget -= num_drafts;
+      count += num_drafts;
+      run.num_computed += num_drafts;
+    }
     std::vector<uint32_t> grown;
     while (run.blocks.size() * options_.block_size < run.num_computed) {
       if (free_blocks_.empty()) return absl::ResourceExhaustedError("the test has too few blocks");
@@ -123,14 +144,16 @@ absl::Status RunnerDriver::SubmitStep(std::vector<Running>& running) {
       plan.add_appended_counts(static_cast<uint32_t>(grown.size()));
       for (uint32_t block : grown) plan.add_appended_blocks(block);
     }
-    const bool samples = run.num_computed == run.num_tokens;
+    ++run.num_rows_in_flight;
     plan.add_row_slots(run.slot);
     plan.add_row_num_tokens(count);
     plan.add_row_samples(samples ? 1 : 0);
     if (samples) ++run.num_tokens;
   }
   ++num_in_flight_;
-  return executor_->Submit(plan);
+  PAGODA_RETURN_IF_ERROR(executor_->Submit(plan));
+  rows_in_flight_.emplace_back(plan.row_slots().begin(), plan.row_slots().end());
+  return true;
 }
 
 absl::Status RunnerDriver::TakeStep(std::vector<Running>& running) {
@@ -145,6 +168,11 @@ absl::Status RunnerDriver::TakeStep(std::vector<Running>& running) {
       return run.started && !run.ended && run.slot == slot;
     });
   };
+  for (const uint32_t slot : rows_in_flight_.front()) {
+    const auto run = run_of(slot);
+    if (run != running.end()) --run->num_rows_in_flight;
+  }
+  rows_in_flight_.pop_front();
   for (const internal::v1::PromptLogprobs& logprobs : result.prompt_logprobs()) {
     const auto run = run_of(logprobs.slot());
     if (run != running.end()) run->sequence->prompt_logprobs.MergeFrom(logprobs);
@@ -164,11 +192,21 @@ absl::Status RunnerDriver::TakeStep(std::vector<Running>& running) {
     run->sequence->failed = true;
     end(*run);
   }
+  int next_token = 0;
   for (int i = 0; i < result.sampled_slots_size(); ++i) {
+    const int count = result.num_tokens_size() == 0 ? 1 : static_cast<int>(result.num_tokens(i));
+    const int first = std::exchange(next_token, next_token + count);
     const auto run = run_of(result.sampled_slots(i));
     if (run == running.end()) continue;
-    run->sequence->tokens.push_back(result.token_ids(i));
-    if (run->sequence->tokens.size() == static_cast<size_t>(run->sequence->max_tokens)) end(*run);
+    DrivenSequence& sequence = *run->sequence;
+    ++sequence.num_steps;
+    for (int j = first; j < next_token; ++j) sequence.tokens.push_back(result.token_ids(j));
+    if (sequence.draft != nullptr) {
+      run->num_tokens =
+          static_cast<uint32_t>(sequence.prompt.size()) + static_cast<uint32_t>(sequence.tokens.size());
+      run->num_computed = run->num_tokens - 1;
+    }
+    if (sequence.tokens.size() == static_cast<size_t>(sequence.max_tokens)) end(*run);
   }
   return absl::OkStatus();
 }
@@ -181,8 +219,10 @@ absl::Status RunnerDriver::Run(std::vector<DrivenSequence>& sequences) {
         running.begin(), running.end(), [](const Running& run) { return run.ended; });
   };
   while (!all_ended()) {
-    PAGODA_RETURN_IF_ERROR(SubmitStep(running));
-    if (num_in_flight_ == options_.steps_in_flight) PAGODA_RETURN_IF_ERROR(TakeStep(running));
+    PAGODA_ASSIGN_OR_RETURN(const bool submitted, SubmitStep(running));
+    if (!submitted || num_in_flight_ == options_.steps_in_flight) {
+      PAGODA_RETURN_IF_ERROR(TakeStep(running));
+    }
   }
   while (num_in_flight_ > 0) PAGODA_RETURN_IF_ERROR(TakeStep(running));
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,12 +22,15 @@ struct DrivenSequence {
   internal::v1::RowSampling sampling;
   // Step before which it is not scheduled.
   uint64_t first_step = 1;
+  // What may follow its tokens so far, prompt included; none of it is in flight then.
+  std::function<std::vector<uint32_t>(const std::vector<uint32_t>& tokens)> draft;
 
   std::vector<uint32_t> tokens;
   std::vector<internal::v1::TokenLogprobs> logprobs;  // one a token, where asked for
   // All positions from 1 on, joined over steps.
   internal::v1::PromptLogprobs prompt_logprobs;
   bool failed = false;
+  int num_steps = 0;  // that gave tokens
 };
 
 // Sampling with every field neutral: greedy.
@@ -69,7 +73,8 @@ class RunnerDriver {
   struct Running;
 
   explicit RunnerDriver(const DriverOptions& options);
-  absl::Status SubmitStep(std::vector<Running>& running);
+  // False: every sequence waits for a result.
+  absl::StatusOr<bool> SubmitStep(std::vector<Running>& running);
   absl::Status TakeStep(std::vector<Running>& running);
 
   const DriverOptions options_;
@@ -78,6 +83,7 @@ class RunnerDriver {
   internal::v1::ModelReady ready_;
   uint64_t step_id_ = 0;
   int num_in_flight_ = 0;
+  std::deque<std::vector<uint32_t>> rows_in_flight_;  // slots, by step
   std::deque<uint32_t> free_blocks_;
   std::vector<uint32_t> free_slots_;
   std::vector<uint32_t> released_slots_;
