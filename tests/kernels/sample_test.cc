@@ -134,9 +134,10 @@ class SampleTest : public testing::TestWithParam<BackendCase> {
     return Run({logits}, {row}, wanted)[0];
   }
 
-  // Draws many times and compares frequencies with the exact distribution.
-  void CheckDistribution(const std::vector<float>& logits, SamplerRow row) {
-    constexpr int64_t kDraws = 20000;
+  // Draws many times and compares frequencies with the exact distribution. Of `num_tests` in a row,
+  // chance alone fails one in ten thousand runs of all of them.
+  void CheckDistribution(const std::vector<float>& logits, SamplerRow row, int num_tests = 1) {
+    constexpr int64_t kDraws = 100'000;
     std::vector<SamplerRow> rows(kDraws, row);
     for (int64_t i = 0; i < kDraws; ++i) {
       rows[i].seed = static_cast<uint64_t>(i / 100);
@@ -166,7 +167,7 @@ class SampleTest : public testing::TestWithParam<BackendCase> {
       ++degrees;
     }
     if (degrees >= 1) {
-      EXPECT_GT(ChiSquareTail(statistic, degrees), 1e-4)
+      EXPECT_GT(ChiSquareTail(statistic, degrees), 1e-4 / num_tests)
           << "chi-square " << statistic << " of " << degrees;
     }
   }
@@ -243,6 +244,38 @@ TEST_P(SampleTest, FrequenciesAreTheDistribution) {
       {.repetition_penalty = 2, .frequency_penalty = 0.5, .penalties = {{0, 3}, {1, 1}, {2, 0}}});
   // Long tails: a race over many tokens.
   CheckDistribution(RandomFloats(5000, 12, 3.0f), {});
+}
+
+// Every parameter with every other.
+TEST_P(SampleTest, FrequenciesOfEveryCombinationAreTheDistribution) {
+  if (GetParam().threads == 1) GTEST_SKIP() << "the last case draws with the same kernels";
+  const std::vector<float> logits = RandomFloats(64, 13, 1.5f);
+  const std::vector<std::function<void(SamplerRow&)>> parameters = {
+      [](SamplerRow& row) { row.temperature = 1.7; },
+      [](SamplerRow& row) { row.top_k = 24; },
+      [](SamplerRow& row) { row.top_p = 0.85; },
+      [](SamplerRow& row) { row.min_p = 0.04; },
+      [](SamplerRow& row) { row.typical_p = 0.8; },
+      [](SamplerRow& row) {
+        row.repetition_penalty = 1.4;
+        row.frequency_penalty = 0.3;
+        row.presence_penalty = 0.5;
+        row.penalties = {{0, 2}, {1, 0}, {2, 1}, {40, 3}};
+      },
+      [](SamplerRow& row) {
+        row.bias = {{3, 2.0}, {5, -1.0}};
+        row.masked = {4, 9};
+        for (int32_t id = 0; id < 64; id += 2) row.allowed.push_back(id);
+        row.allowed.push_back(3);
+      }};
+  const int num_combinations = 1 << parameters.size();
+  for (int combination = 0; combination < num_combinations; ++combination) {
+    SCOPED_TRACE(combination);
+    SamplerRow row;
+    for (size_t i = 0; i < parameters.size(); ++i)
+      if ((combination >> i & 1) != 0) parameters[i](row);
+    CheckDistribution(logits, row, num_combinations);
+  }
 }
 
 TEST_P(SampleTest, GreedyTakesTheBestAndTheLowestIdOnTies) {
