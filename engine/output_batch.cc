@@ -27,10 +27,12 @@ Outcome OutcomeOf(FinishReason reason) {
   return Outcome::kError;
 }
 
-// Draws that ended by themselves come first, then by mean log-probability of their tokens.
+// Draws that ended by themselves come first, then by mean log-probability of their tokens, or by
+// score of the beam.
 double RankOf(const Sequence& sequence, const OutputDelta& draw) {
   constexpr double kLast = -std::numeric_limits<double>::infinity();
   if (!draw.finished->status.ok() || sequence.output.empty()) return kLast;
+  if (sequence.is_beam) return sequence.sum_logprob;
   return sequence.sum_logprob / static_cast<double>(sequence.output.size());
 }
 

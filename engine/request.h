@@ -18,6 +18,13 @@ struct CompiledConstraint;
 // Of a step. More would hardly ever be right, and each costs a row.
 inline constexpr int32_t kMaxDraftTokens = 16;
 
+// Beam search: the best `width` texts rather than a draw.
+struct BeamParams {
+  int32_t width = 1;
+  float length_penalty = 1.0f;
+  bool early_stopping = false;
+};
+
 // Sampling of a request, resolved: defaults are in, ranges are checked. Meaning as in
 // pagoda/v1/inference.proto.
 struct SamplingParams {
@@ -39,6 +46,9 @@ struct SamplingParams {
   int32_t max_draft_tokens = 0;  // of a step, by n-gram lookup; 0: no speculation
   std::shared_ptr<const guided::CompiledConstraint>
       constraint;  // null: any text; needs a tokenizer
+  // Instead of draws: temperature, the filters after it and the seed are not read, log-probabilities
+  // are the processed ones. No constraint.
+  std::optional<BeamParams> beams;
 };
 
 // When a sequence of a request ends.
@@ -59,7 +69,7 @@ struct Request {
   SamplingParams sampling;
   StopParams stop;
   int32_t n = 1;
-  int32_t best_of = 1;
+  int32_t best_of = 1;  // the beams' width, where there are beams
   // Lower first, under the priority policy.
   int32_t priority = 0;
   // Sequences share cached blocks only when salts are equal; made of tenant and cache_salt.

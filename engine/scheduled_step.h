@@ -17,6 +17,7 @@ struct ScheduledRow {
   int32_t num_drafts = 0;    // the last of them: drafted, not known
   int32_t computed_end = 0;  // the sequence's num_computed after this row, if every draft is right
   bool samples = false;
+  bool forces_token = false;  // its token is not the one that the worker sampled
   bool is_prefill = false;  // not the one token that a sequence in full flow computes
 };
 

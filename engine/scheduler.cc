@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "kernels/base/check.h"
 
@@ -15,11 +16,14 @@ constexpr size_t kMaxWaitingCandidates = 32;
 // Sequences ahead: enough work to hide a read from memory.
 constexpr size_t kPrefetchDistance = 4;
 
-// What comes after its last token depends on results that are on their way: those of drafts, or the
-// token that a draft begins after.
+// What comes after its last token depends on results that are on their way: those of drafts, the
+// token that a draft begins after, or which beams go on.
 bool WaitsForResult(const Sequence& sequence) {
-  return sequence.drafter != nullptr && sequence.num_rows_in_flight > 0 &&
-         (sequence.num_drafts_in_flight > 0 || !sequence.drafter->draft().empty());
+  if (sequence.num_rows_in_flight == 0) return false;
+  const bool has_draft =
+      sequence.drafter != nullptr &&
+      (sequence.num_drafts_in_flight > 0 || !sequence.drafter->draft().empty());
+  return has_draft || sequence.is_beam;
 }
 
 }  // namespace
@@ -39,6 +43,7 @@ void Scheduler::Enqueue(Sequence* sequence) {
   sequence->state = SequenceState::kWaiting;
   if (sequence->num_preemptions > 0) ++num_preempted_waiting_;
   waiting_.insert(sequence);
+  if (sequence->num_preemptions > 0) ++num_preempted_waiting_;
 }
 
 void Scheduler::Withdraw(Sequence* sequence) {
@@ -55,6 +60,11 @@ void Scheduler::Schedule(ScheduledStep* step) {
   candidates_.clear();
   ScheduleSequencesInFlow(step);
   ScheduleCatchingUp(step);
+  while (step->empty() && step->exhausted.empty() && PreemptHeldBeam(step)) {
+    candidates_.clear();
+    ScheduleSequencesInFlow(step);
+    ScheduleCatchingUp(step);
+  }
   if (!step->empty()) step->released_slots.swap(released_slots_);
 }
 
@@ -153,9 +163,30 @@ void Scheduler::ScheduleCatchingUp(ScheduledStep* step) {
   }
 }
 
+bool Scheduler::PreemptHeldBeam(ScheduledStep* step) {
+  Sequence* last_held = nullptr;
+  bool is_wanted = false;
+  for (Sequence* sequence : running_) {
+    if (sequence->num_rows_in_flight > 0) return false;
+    if (sequence->is_held) last_held = sequence;
+    is_wanted |= !sequence->is_held;
+  }
+  for (const Sequence* sequence : waiting_)
+    is_wanted = is_wanted || (!sequence->is_held && sequence->num_rows_in_flight == 0);
+  if (last_held == nullptr || !is_wanted) return false;
+  Preempt(last_held, step);
+  return true;
+}
+
+Sequence* Scheduler::Head() const {
+  const auto head = std::find_if(
+      waiting_.begin(), waiting_.end(), [](const Sequence* sequence) { return !sequence->is_held; });
+  return head == waiting_.end() ? nullptr : *head;
+}
+
 void Scheduler::AdmitOldest(ScheduledStep* step) {
-  if (waiting_.empty()) return;
-  Sequence* const head = *waiting_.begin();
+  Sequence* const head = Head();
+  if (head == nullptr) return;
   if (!candidates_.empty() && candidates_.front().sequence->order < head->order) return;
   if (!TryAdmit(head, step)) return;
   candidates_.insert(candidates_.begin(), {.sequence = head, .num_remaining = NumGrantable(*head)});
@@ -211,6 +242,7 @@ void Scheduler::AddRow(Sequence* sequence,
   sequence->num_computed += num_tokens;
   row.computed_end = sequence->num_computed;
   row.samples = row.computed_end - num_drafts == num_tokens_then;
+  row.forces_token = std::exchange(sequence->forces_token, false);
   sequence->num_samples_in_flight += row.samples ? 1 + num_drafts : 0;
   sequence->num_drafts_in_flight = num_drafts;
   ++sequence->num_rows_in_flight;
@@ -234,8 +266,7 @@ Scheduler::Growth Scheduler::MakeRoom(Sequence* sequence, uint32_t num_new, Sche
 }
 
 void Scheduler::Preempt(Sequence* sequence, ScheduledStep* step) {
-  PAGODA_CHECK(running_.back() == sequence);
-  running_.pop_back();
+  running_.erase(std::lower_bound(running_.begin(), running_.end(), sequence, OrderLess()));
   sequence->state = SequenceState::kWaiting;
   sequence->num_blocks_to_admit = 0;
   ++sequence->num_preemptions;
@@ -246,7 +277,7 @@ void Scheduler::Preempt(Sequence* sequence, ScheduledStep* step) {
 }
 
 bool Scheduler::MayPass(const Sequence& sequence) const {
-  const Sequence& head = **waiting_.begin();
+  const Sequence& head = *Head();
   if (&head == &sequence) return true;
   const int64_t num_blocks = blocks_->NumHeldBlocks(sequence.num_known_tokens) +
                              blocks_->NumHeldBlocks(head.num_known_tokens);
@@ -261,7 +292,7 @@ int64_t Scheduler::NumBlocksForAdmission() const {
 
 bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
   // A preempted one comes back when its last row is retired: then all its tokens are known.
-  if (sequence->num_rows_in_flight > 0) return false;
+  if (sequence->num_rows_in_flight > 0 || sequence->is_held) return false;
   if (free_slots_.empty() || running_.size() >= max_running_) return false;
   const int64_t num_available = NumBlocksForAdmission();
   // Another look at the cache can wait until there is more than last time.
@@ -281,7 +312,8 @@ bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
     sequence->num_blocks_to_admit = static_cast<uint32_t>(need.num_unpromised);
     return false;
   }
-  if (sequence->num_preemptions == 0) {
+  const bool is_former_beam = sequence->is_beam && live.prompt_is_done;
+  if (sequence->num_preemptions == 0 && !is_former_beam) {
     if (sequence->index == 0) live.num_cached_tokens = need.num_shared_tokens;
     if (blocks_->prefix_caching() && !skips_cache) {
       step->num_query_tokens += num_tokens;
@@ -303,6 +335,7 @@ bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
 }
 
 void Scheduler::Run(Sequence* sequence, ScheduledStep* step) {
+  sequence->forces_token = false;  // it is sent with its tokens
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   sequence->state = SequenceState::kRunning;
@@ -333,6 +366,21 @@ void Scheduler::KeepDrafts(Sequence* sequence, int32_t num_accepted) {
   sequence->num_confirmed += num_accepted;
   blocks_->Publish(sequence);
   blocks_->Recycle(sequence);
+}
+
+void Scheduler::Resume(Sequence* sequence) {
+  AddKnownToken(sequence);
+  sequence->is_held = false;
+  sequence->forces_token = sequence->state == SequenceState::kRunning;
+}
+
+void Scheduler::Suspend(Sequence* sequence) {
+  PAGODA_CHECK(sequence->num_rows_in_flight == 0);
+  sequence->is_held = false;
+  if (sequence->state == SequenceState::kIdle) return;
+  End(sequence);
+  sequence->state = SequenceState::kIdle;
+  sequence->num_blocks_to_admit = 0;
 }
 
 void Scheduler::End(Sequence* sequence) {

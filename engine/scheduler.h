@@ -58,6 +58,13 @@ class Scheduler {
   // The first `num_accepted` drafts of a row that was retired were right: they are known now, and
   // what the row computed of them counts.
   void KeepDrafts(Sequence* sequence, int32_t num_accepted);
+  // A beam has said what may follow, and waits for the others of its request.
+  void Hold(Sequence* sequence) { sequence->is_held = true; }
+  // A beam goes on where it is, with a token of the host's choice added.
+  void Resume(Sequence* sequence);
+  // A beam is none any more: it is kIdle, without slot and blocks. REQUIRES: not kEnded; none of
+  // its rows is in flight.
+  void Suspend(Sequence* sequence);
   // The sequence has ended; slot and blocks go when no plan in flight names them. REQUIRES: not
   // kEnded.
   void End(Sequence* sequence);
@@ -97,6 +104,9 @@ class Scheduler {
   // Tokens of a sequence that catches up for which it has blocks.
   int32_t NumGrantable(const Sequence& sequence) const;
   void ScheduleCatchingUp(ScheduledStep* step);
+  // Where nothing moves because beams that wait for others hold what these need: the last of them
+  // gives way. False: that is not so.
+  bool PreemptHeldBeam(ScheduledStep* step);
   // The first in service order that is behind leads the candidates, also if it still waits: whoever
   // passes it, it gets half of every step.
   void AdmitOldest(ScheduledStep* step);
@@ -114,6 +124,8 @@ class Scheduler {
   Growth MakeRoom(Sequence* sequence, uint32_t num_new, ScheduledStep* step);
   void Preempt(Sequence* sequence, ScheduledStep* step);
 
+  // First of the queue that wants to run; null: none.
+  Sequence* Head() const;
   // Gives a waiting sequence a slot, the blocks it can share and the promise of the others.
   bool TryAdmit(Sequence* sequence, ScheduledStep* step);
   // The sequence gets a slot and joins the running ones.

@@ -18,10 +18,12 @@ const Tokenizer* TokenizerFor(const Request& request, const Tokenizer* tokenizer
   return request.want_text || !request.stop.stop_strings.empty() ? tokenizer : nullptr;
 }
 
-// Null where nothing is drafted. What a constraint allows is known one token ahead only.
+// Null where nothing is drafted. What a constraint allows is known one token ahead only, and beams
+// change places.
 std::unique_ptr<NgramDrafter> MakeDrafter(const Request& request) {
   const SamplingParams& sampling = request.sampling;
-  if (sampling.max_draft_tokens == 0 || sampling.constraint != nullptr) return nullptr;
+  if (sampling.max_draft_tokens == 0 || sampling.constraint != nullptr || sampling.beams.has_value())
+    return nullptr;
   auto drafter = std::make_unique<NgramDrafter>(sampling.max_draft_tokens);
   drafter->Add(request.prompt);
   return drafter;
@@ -38,6 +40,7 @@ Sequence::Sequence(LiveRequest* request, int32_t index, const Tokenizer* tokeniz
       wants_text(request->request.want_text),
       wants_logprobs(request->request.sampling.num_logprobs.has_value()),
       ranks_draws(request->ranks_draws),
+      is_beam(request->request.sampling.beams.has_value() && !request->is_prompt_only),
       num_known_tokens(request->num_prompt_tokens),
       drafter(request->is_prompt_only ? nullptr : MakeDrafter(request->request)),
       stop_checker(&request->stop_rules, tokenizer, request->request.skip_special_tokens) {
@@ -49,7 +52,7 @@ LiveRequest::LiveRequest(Request r, int32_t max_model_len, const Tokenizer* toke
       num_prompt_tokens(static_cast<int32_t>(request.prompt.size())),
       max_total_tokens(MaxTotalTokens(request, max_model_len)),
       is_prompt_only(max_total_tokens == num_prompt_tokens),
-      ranks_draws(request.best_of > request.n),
+      ranks_draws(request.best_of > request.n || request.sampling.beams.has_value()),
       stop_rules(request.stop, max_total_tokens - num_prompt_tokens) {
   const int32_t num_sequences = std::max(request.n, request.best_of);
   sequences.reserve(num_sequences);
@@ -57,6 +60,10 @@ LiveRequest::LiveRequest(Request r, int32_t max_model_len, const Tokenizer* toke
     sequences.emplace_back(this, i, TokenizerFor(request, tokenizer));
   }
   if (ranks_draws) draws.resize(num_sequences);
+  if (sequences[0].is_beam) {
+    beams = std::make_unique<BeamSearch>(
+        *request.sampling.beams, sequences[0].stop_checker, request.sampling.num_logprobs);
+  }
   if (!wants_prompt_logprobs()) return;
   prompt_logprobs.resize(num_prompt_tokens);
   for (int32_t i = 0; i < num_prompt_tokens; ++i)

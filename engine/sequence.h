@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "engine/beam_search.h"
 #include "engine/ids.h"
 #include "engine/kv/block_hash.h"
 #include "engine/ngram_drafter.h"
@@ -68,9 +69,13 @@ struct Sequence {
   bool wants_text;
   bool wants_logprobs;
   bool ranks_draws;
+  bool is_beam;
 
   // ---- Scheduler
   bool is_poisoned = false;  // its keys and values must not be found by others
+  // Of a beam: it has said what may follow, and the others have not.
+  bool is_held = false;
+  bool forces_token = false;  // the worker has another last token than the sequence
   SequenceState state = SequenceState::kIdle;
   int32_t num_known_tokens;           // prompt and output on the host
   int32_t num_samples_in_flight = 0;  // tokens that plans in flight will add, drafts among them
@@ -96,7 +101,7 @@ struct Sequence {
   bool has_delta = false;  // its first one is out, and with it what a request says once
   int64_t last_token_ns = 0;
   int64_t first_token_ns = 0;
-  double sum_logprob = 0.0;  // of the output, where draws are ranked
+  double sum_logprob = 0.0;  // of the output, where draws are ranked; a beam's score
 
   // ---- Scheduler, rarely
   ServiceOrder order;
@@ -123,7 +128,8 @@ struct LiveRequest {
   int32_t max_total_tokens;  // prompt and output: max_tokens or the context
   // Nothing is generated: only prompt information is asked for, or there is no room.
   bool is_prompt_only;
-  bool ranks_draws;  // best_of > n: the n best of all draws are returned at the end
+  // best_of > n, or beams: the n best of all sequences are returned at the end.
+  bool ranks_draws;
   StopRules stop_rules;
   BlockHash root_hash;
   std::vector<BlockHash> prompt_hashes;  // of the prompt's full blocks; empty: no prefix caching
@@ -143,6 +149,7 @@ struct LiveRequest {
   std::vector<TokenLogprobs> prompt_logprobs;
   int32_t num_prompt_logprobs_known = 0;  // from the front, the empty first one not counted
   std::vector<OutputDelta> draws;         // where ranks_draws: what each sequence gave
+  std::unique_ptr<BeamSearch> beams;      // null: none
 
   bool has_ended() const { return num_ended == static_cast<int32_t>(sequences.size()); }
   bool wants_prompt_logprobs() const { return request.sampling.num_prompt_logprobs.has_value(); }

@@ -1,6 +1,7 @@
 #include "engine/step_applier.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/errors.h"
@@ -180,9 +181,79 @@ absl::Status StepApplier::ApplySample(const ScheduledRow& row,
   ++cursor->sampled;
   cursor->token += num_tokens;
   // Seen one step late: the sequence had ended when this row was in flight already.
+  if (row.sequence->is_beam) return TakeBeam(row.sequence, sample, now_ns);
   if (row.sequence->state != SequenceState::kEnded) AddTokens(row.sequence, sample, now_ns);
   if (row.sequence->drafter != nullptr) ConcludeDrafts(row, num_tokens - 1);
   return absl::OkStatus();
+}
+
+absl::Status StepApplier::TakeBeam(Sequence* sequence, const Sample& sample, int64_t now_ns) {
+  if (sequence->state == SequenceState::kEnded) return absl::OkStatus();
+  if (sample.first_logprobs < 0) {
+    return BadStepResultError(sample.result->step_id(), "log-probabilities of a beam", 0, 1);
+  }
+  const internal::v1::TokenLogprobs& logprobs = sample.result->logprobs(sample.first_logprobs);
+  std::vector<TokenLogprobs::Entry> next;
+  CopyTop(logprobs.top_ids(), logprobs.top_logprobs(), 0, logprobs.top_ids_size(), &next);
+  // Ids that are masked fill a list that is longer than what is left.
+  next.erase(std::remove_if(next.begin(),
+                            next.end(),
+                            [](const auto& entry) { return !std::isfinite(entry.logprob); }),
+             next.end());
+  ++num_generated_;
+  scheduler_->Hold(sequence);
+  LiveRequest* const live = sequence->request;
+  if (live->beams->Take(sequence->index, std::move(next))) AdvanceBeams(live, now_ns);
+  return absl::OkStatus();
+}
+
+void StepApplier::AdvanceBeams(LiveRequest* live, int64_t now_ns) {
+  const std::vector<BeamSearch::Child> children = live->beams->Advance();
+  if (children.empty()) return FinishBeams(live, now_ns);
+  for (const BeamSearch::Child& child : children) {
+    Sequence& sequence = live->sequences[child.index];
+    if (child.index != child.parent) {
+      const Sequence& parent = live->sequences[child.parent];
+      scheduler_->Suspend(&sequence);
+      sequence.output = parent.output;
+      sequence.num_known_tokens = parent.num_known_tokens;
+    }
+    sequence.output.push_back(child.token);
+    scheduler_->Resume(&sequence);
+    // It finds its parent's full blocks in the prefix index; the rest it computes again.
+    if (child.index != child.parent) scheduler_->Enqueue(&sequence);
+  }
+  for (Sequence& sequence : live->sequences) {
+    if (!live->beams->is_open(sequence.index)) scheduler_->Suspend(&sequence);
+  }
+}
+
+void StepApplier::FinishBeams(LiveRequest* live, int64_t now_ns) {
+  const std::vector<BeamSearch::Ended>& ended = live->beams->ended();
+  for (size_t i = 0; i < live->sequences.size(); ++i) {
+    Sequence& sequence = live->sequences[i];
+    StopMatch match = {.reason = FinishReason::kLength};
+    sequence.output = TokenList();
+    if (i < ended.size()) {
+      OutputDelta& delta = outputs_->Open(&sequence, now_ns);
+      NoteTokens(&sequence, ended[i].num_tokens, now_ns);
+      unwanted_text_.clear();
+      std::string* const text = sequence.wants_text ? &delta.text : &unwanted_text_;
+      for (TokenLogprobs& logprobs : live->beams->TokensOf(ended[i])) {
+        const TokenId id = logprobs.token.token;
+        sequence.output.push_back(id);
+        delta.tokens.push_back(id);
+        if (sequence.wants_logprobs) delta.logprobs.push_back(std::move(logprobs));
+        sequence.stop_checker.Accept(id, static_cast<int32_t>(sequence.output.size()), text);
+      }
+      // Nothing is left where a stop rule ended it.
+      sequence.stop_checker.Flush(text);
+      sequence.sum_logprob = ended[i].score;
+      match = ended[i].match;
+    }
+    scheduler_->End(&sequence);
+    outputs_->Finish(&sequence, {.match = std::move(match)}, now_ns);
+  }
 }
 
 void StepApplier::ConcludeDrafts(const ScheduledRow& row, int32_t num_accepted) {
@@ -254,7 +325,7 @@ void StepApplier::CompletePrompt(LiveRequest* live, int64_t now_ns) {
     if (sequence.state == SequenceState::kEnded) continue;
     if (live->is_prompt_only) {
       EndExhausted(&sequence, now_ns);
-    } else if (sequence.state == SequenceState::kIdle) {
+    } else if (sequence.state == SequenceState::kIdle && !sequence.is_beam) {
       scheduler_->Enqueue(&sequence);
     }
   }
@@ -262,6 +333,10 @@ void StepApplier::CompletePrompt(LiveRequest* live, int64_t now_ns) {
 
 void StepApplier::EndExhausted(Sequence* sequence, int64_t now_ns) {
   LiveRequest* const live = sequence->request;
+  if (sequence->is_beam) {
+    live->beams->EndAll();
+    return FinishBeams(live, now_ns);
+  }
   scheduler_->End(sequence);
   outputs_->Finish(sequence, {.match = {.reason = FinishReason::kLength}}, now_ns);
   // A prompt of which nothing had to be computed is done as well.

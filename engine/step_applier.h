@@ -62,6 +62,11 @@ class StepApplier {
                            int64_t now_ns,
                            Cursor* cursor);
   void AddTokens(Sequence* sequence, const Sample& sample, int64_t now_ns);
+  // What may follow a beam; once all of the request have said it, the next ones begin.
+  absl::Status TakeBeam(Sequence* sequence, const Sample& sample, int64_t now_ns);
+  void AdvanceBeams(LiveRequest* live, int64_t now_ns);
+  // The request ends with the beams that have ended.
+  void FinishBeams(LiveRequest* live, int64_t now_ns);
   // What the row's drafts were worth, and the next draft.
   void ConcludeDrafts(const ScheduledRow& row, int32_t num_accepted);
   void AddLogprobs(Sequence* sequence,

@@ -27,10 +27,15 @@ void AddMaskedIds(const StopParams& stop,
   AddIds(ids, out);
 }
 
-void SetLogprobs(const Sequence& sequence, internal::v1::RowSampling* out) {
+void SetLogprobs(const Sequence& sequence, int32_t vocab_size, internal::v1::RowSampling* out) {
   const LiveRequest& live = *sequence.request;
   const SamplingParams& sampling = live.request.sampling;
-  if (sampling.num_logprobs.has_value()) {
+  if (sequence.is_beam) {
+    const StopRules& rules = live.stop_rules;
+    const int32_t num_top = BeamSearch::NumTop(
+        *sampling.beams, rules.eos_token_ids.size() + rules.stop_token_ids.size());
+    out->set_num_logprobs(static_cast<uint32_t>(std::min(num_top, vocab_size)));
+  } else if (sampling.num_logprobs.has_value()) {
     out->set_num_logprobs(static_cast<uint32_t>(*sampling.num_logprobs));
   } else if (live.ranks_draws) {
     out->set_num_logprobs(0);  // the sampled token's own: draws are ranked by it
@@ -39,7 +44,7 @@ void SetLogprobs(const Sequence& sequence, internal::v1::RowSampling* out) {
   if (sequence.index == 0 && !live.has_prompt_logprobs()) {
     out->set_num_prompt_logprobs(static_cast<uint32_t>(*sampling.num_prompt_logprobs));
   }
-  out->set_processed_logprobs(sampling.processed_logprobs);
+  out->set_processed_logprobs(sampling.processed_logprobs || sequence.is_beam);
 }
 
 // Ids that end the sequence and are no text.
@@ -61,11 +66,15 @@ void AddEndIds(const StopParams& stop,
 
 void StepBuilder::SetSampling(const Sequence& sequence, internal::v1::RowSampling* out) const {
   const SamplingParams& sampling = sequence.request->request.sampling;
-  out->set_temperature(sampling.temperature);
-  out->set_top_p(sampling.top_p);
-  out->set_top_k(static_cast<uint32_t>(sampling.top_k));
-  out->set_min_p(sampling.min_p);
-  out->set_typical_p(sampling.typical_p);
+  // Beams are not sampled: neutral, so that processed log-probabilities are those of the logits
+  // after masks, bias and penalties.
+  const SamplingParams neutral;
+  const SamplingParams& draw = sequence.is_beam ? neutral : sampling;
+  out->set_temperature(draw.temperature);
+  out->set_top_p(draw.top_p);
+  out->set_top_k(static_cast<uint32_t>(draw.top_k));
+  out->set_min_p(draw.min_p);
+  out->set_typical_p(draw.typical_p);
   out->set_repetition_penalty(sampling.repetition_penalty);
   out->set_frequency_penalty(sampling.frequency_penalty);
   out->set_presence_penalty(sampling.presence_penalty);
@@ -89,7 +98,7 @@ void StepBuilder::SetSampling(const Sequence& sequence, internal::v1::RowSamplin
     constraint->set_automaton(sampling.constraint->automaton);
     AddEndIds(stop, *tokenizer_, vocab_size_, constraint->mutable_end_token_ids());
   }
-  SetLogprobs(sequence, out);
+  SetLogprobs(sequence, vocab_size_, out);
 }
 
 void StepBuilder::SetNewSequence(const Admission& admission, internal::v1::NewSequence* out) {
@@ -132,6 +141,12 @@ const internal::v1::StepPlan& StepBuilder::Build(const ScheduledStep& step) {
   plan_.mutable_row_num_tokens()->Reserve(num_rows);
   plan_.mutable_row_samples()->Reserve(num_rows);
   for (const ScheduledRow& row : step.rows) {
+    if (row.forces_token) {
+      internal::v1::ForcedToken* const forced = plan_.add_forced_tokens();
+      forced->set_slot(row.slot.value());
+      forced->set_token_id(
+          static_cast<uint32_t>(TokenAt(*row.sequence, row.sequence->num_known_tokens - 1)));
+    }
     if (row.num_drafts > 0) {
       internal::v1::Draft* const draft = plan_.add_drafts();
       draft->set_slot(row.slot.value());

@@ -309,7 +309,7 @@ absl::Status CheckHeader(const Message& message, const ServedModel& model) {
   if (!message.cache_salt().empty())
     checker.CheckText("cache_salt", message.cache_salt(), kMaxCacheSaltBytes);
   PAGODA_RETURN_IF_ERROR(checker.ToStatus());
-  return CheckSamplingSupported(message.sampling());
+  return absl::OkStatus();
 }
 
 template <typename Message>
@@ -330,7 +330,9 @@ v1::Started EchoResolved(const Message& message,
   v1::OutputOptions* output = started.mutable_output();
   *output = message.output();
   output->set_n(static_cast<uint32_t>(request.n));
-  output->set_best_of(static_cast<uint32_t>(request.best_of));
+  // Of beams, best_of is the width, which the request has said.
+  const bool has_beams = request.sampling.beams.has_value();
+  output->set_best_of(static_cast<uint32_t>(has_beams ? request.n : request.best_of));
   if (request.sampling.num_prompt_logprobs.has_value())
     output->set_prompt_logprobs(*request.sampling.num_prompt_logprobs);
   output->set_logprobs_mode(request.sampling.processed_logprobs ? v1::LOGPROBS_MODE_PROCESSED
@@ -374,6 +376,7 @@ absl::StatusOr<ConvertedRequest> ConvertRequest(const Message& message,
   ResolveSpeculation(message.sampling(), model, &checker, &request.sampling);
   request.stop = ResolveStop(message.stopping(), model, &checker);
   ResolveOutput(message.output(), model, origin, &checker, &request);
+  ResolveBeams(message.sampling(), message.output(), model, &checker, &request);
   CheckSomethingAllowed(request, &checker);
   PAGODA_RETURN_IF_ERROR(checker.ToStatus());
   ResolveConstraint(message.sampling(), model, &checker, &request.sampling);

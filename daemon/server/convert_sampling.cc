@@ -15,6 +15,7 @@ constexpr FloatRange kProbability{.low = 0.0f, .high = 1.0f};
 constexpr FloatRange kPositiveProbability{.low = 0.0f, .high = 1.0f, .low_open = true};
 constexpr FloatRange kRepetitionPenalty{.low = 0.0f, .high = 10.0f, .low_open = true};
 constexpr FloatRange kOutputPenalty{.low = -2.0f, .high = 2.0f};
+constexpr FloatRange kLengthPenalty{.low = -10.0f, .high = 10.0f};
 constexpr FloatRange kBias{.low = -100.0f, .high = 100.0f};
 
 // The absent-or-present rule for one float field.
@@ -157,11 +158,6 @@ const char* ConstraintField(v1::SamplingParams::ConstraintCase which) {
 
 }  // namespace
 
-absl::Status CheckSamplingSupported(const v1::SamplingParams& sampling) {
-  if (sampling.has_beam_search()) return NotImplementedError("sampling.beam_search", "beam search");
-  return absl::OkStatus();
-}
-
 engine::SamplingParams ResolveNumbers(const v1::SamplingParams& in,
                                       const engine::GenerationConfig& defaults,
                                       uint64_t drawn_seed,
@@ -235,6 +231,39 @@ void ResolveSpeculation(const v1::SamplingParams& in,
       static_cast<int32_t>(std::min<uint32_t>(asked, engine::kMaxDraftTokens));
 }
 
+void ResolveBeams(const v1::SamplingParams& in,
+                  const v1::OutputOptions& output,
+                  const ServedModel& model,
+                  FieldChecker* checker,
+                  engine::Request* request) {
+  if (!in.has_beam_search()) return;
+  const v1::SamplingParams::BeamSearch& beams = in.beam_search();
+  if (!checker->CheckInt("sampling.beam_search.width", beams.width(), 1, model.limits.max_n()))
+    return;
+  if (in.constraint_case() != v1::SamplingParams::CONSTRAINT_NOT_SET) {
+    checker->Fail("sampling.beam_search",
+                  absl::StrCat("cannot be combined with ", ConstraintField(in.constraint_case())));
+  }
+  const auto width = static_cast<int32_t>(beams.width());
+  if (request->n > width) {
+    checker->Fail("output.n",
+                  absl::StrCat(request->n, " is more than sampling.beam_search.width, ", width));
+  }
+  if (output.has_best_of() && request->best_of != request->n) {
+    checker->Fail("output.best_of", "must equal output.n with sampling.beam_search");
+  }
+  engine::BeamParams resolved = {.width = width, .early_stopping = beams.early_stopping()};
+  resolved.length_penalty = Resolve({"sampling.beam_search.length_penalty",
+                                     kLengthPenalty,
+                                     beams.has_length_penalty(),
+                                     beams.length_penalty()},
+                                    absl::nullopt,
+                                    1.0f,
+                                    checker);
+  request->sampling.beams = resolved;
+  request->best_of = width;
+}
+
 void ResolveConstraint(const v1::SamplingParams& in,
                        const ServedModel& model,
                        FieldChecker* checker,
@@ -271,6 +300,8 @@ void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* ech
     echoed->mutable_ngram_speculation()->set_max_draft_tokens(
         static_cast<uint32_t>(resolved.max_draft_tokens));
   }
+  if (resolved.beams.has_value())
+    echoed->mutable_beam_search()->set_length_penalty(resolved.beams->length_penalty);
 }
 
 }  // namespace pagoda::daemon

@@ -10,9 +10,6 @@ namespace pagoda::daemon {
 
 // Part of convert_request: how the next token is chosen.
 
-// UNIMPLEMENTED for the first field that asks for what this version cannot do.
-absl::Status CheckSamplingSupported(const v1::SamplingParams& sampling);
-
 // Numeric fields: present, else the model's default, else neutral. Out-of-range ones are reported
 // to `checker`. `drawn_seed` serves a request without a seed.
 engine::SamplingParams ResolveNumbers(const v1::SamplingParams& sampling,
@@ -31,6 +28,13 @@ void ResolveSpeculation(const v1::SamplingParams& sampling,
                         const ServedModel& model,
                         FieldChecker* checker,
                         engine::SamplingParams* resolved);
+
+// The beams of a request, whose `n` and `best_of` are set.
+void ResolveBeams(const v1::SamplingParams& sampling,
+                  const v1::OutputOptions& output,
+                  const ServedModel& model,
+                  FieldChecker* checker,
+                  engine::Request* request);
 
 // json_schema, json_object, regex, grammar or choice, compiled: milliseconds, tens of them for a
 // large one.

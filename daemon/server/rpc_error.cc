@@ -150,19 +150,6 @@ absl::Status RequestIdInUseError(absl::string_view request_id) {
           "request_id: ", QuotedExtract(request_id), " names a request that is still running"));
 }
 
-absl::Status NotImplementedError(absl::string_view field, absl::string_view feature) {
-  absl::Status status =
-      MakeError(absl::StatusCode::kUnimplemented,
-                "NOT_IMPLEMENTED",
-                absl::StrCat(field, ": ", feature, " is not supported by this version"));
-  google::rpc::BadRequest bad_request;
-  auto* violation = bad_request.add_field_violations();
-  violation->set_field(std::string(field));
-  violation->set_description(absl::StrCat(feature, " is not supported"));
-  AddDetail(bad_request, &status);
-  return status;
-}
-
 absl::Status NoTokenizerError(absl::string_view method) {
   return MakeError(
       absl::StatusCode::kFailedPrecondition,

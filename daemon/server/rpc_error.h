@@ -37,8 +37,6 @@ absl::Status MessageTooLargeError(size_t max_bytes);
 absl::Status ModelNotFoundError(absl::string_view name, absl::string_view served_name);
 // ALREADY_EXISTS.
 absl::Status RequestIdInUseError(absl::string_view request_id);
-// UNIMPLEMENTED, naming the field.
-absl::Status NotImplementedError(absl::string_view field, absl::string_view feature);
 // FAILED_PRECONDITION: the model directory has no tokenizer.json.
 absl::Status NoTokenizerError(absl::string_view method);
 // RESOURCE_EXHAUSTED with RetryInfo: too much waits to be tokenised.

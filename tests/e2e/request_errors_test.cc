@@ -230,16 +230,10 @@ TEST_F(RequestErrors, B042ContextLimit) {
   EXPECT_EQ(huge.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(RequestErrors, UnknownModelAndWhatIsNotSupported) {
+TEST_F(RequestErrors, UnknownModel) {
   const grpc::Status unknown = CallText("model: 'gpt-17'");
   EXPECT_EQ(unknown.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(ErrorReason(unknown), "MODEL_NOT_FOUND");
-  for (const auto& [text, field] : std::vector<std::pair<const char*, const char*>>{
-           {"sampling { beam_search { width: 2 } }", "sampling.beam_search"}}) {
-    const grpc::Status status = CallText(text);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << text;
-    EXPECT_EQ(FirstViolation(status), field);
-  }
 }
 
 TEST_F(RequestErrors, B016InvalidUtf8) {

@@ -1,6 +1,7 @@
 #include "tests/fakes/fake_step_pipe.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 
@@ -69,6 +70,7 @@ absl::Status FakeStepPipe::Submit(const internal::v1::StepPlan& plan) {
   ReleaseSlots(plan);
   for (const internal::v1::NewSequence& sequence : plan.new_sequences()) AddSequence(sequence);
   AppendBlocks(plan);
+  ForceTokens(plan);
   InFlight step;
   step.result.set_step_id(plan.step_id());
   CheckDrafts(plan);
@@ -172,6 +174,26 @@ void FakeStepPipe::AppendBlocks(const internal::v1::StepPlan& plan) {
     }
   }
   if (next != plan.appended_blocks_size()) Violate("appended_blocks is long");
+}
+
+void FakeStepPipe::ForceTokens(const internal::v1::StepPlan& plan) {
+  for (const internal::v1::ForcedToken& forced : plan.forced_tokens()) {
+    if (forced.slot() >= slots_.size() || !slots_[forced.slot()].is_live ||
+        forced.token_id() >= options_.vocab_size) {
+      return Violate("forced token of no sequence");
+    }
+    for (const InFlight& step : in_flight_)
+      if (step.rows.count(forced.slot()) > 0) return Violate("a forced token is not known");
+    Slot& slot = slots_[forced.slot()];
+    if (slot.tokens.size() <= slot.num_prompt_tokens ||
+        slot.num_computed != slot.tokens.size() - 1) {
+      return Violate("forced token that was not sampled");
+    }
+    slot.tokens.pop_back();
+    slot.fingerprints.pop_back();
+    slot.contents.pop_back();
+    Append(&slot, forced.token_id());
+  }
 }
 
 void FakeStepPipe::CheckDrafts(const internal::v1::StepPlan& plan) {
@@ -311,9 +333,19 @@ void FakeStepPipe::AddToken(uint32_t slot_idx,
     logprobs->set_slot(slot_idx);
     logprobs->set_logprob(LogprobOf(fingerprint, token));
     logprobs->set_rank(1);
-    for (uint32_t i = 0; i < slot.sampling.num_logprobs(); ++i) {
-      logprobs->add_top_ids(i);
-      logprobs->add_top_logprobs(LogprobOf(fingerprint, i));
+    std::vector<uint32_t> top(slot.sampling.num_logprobs());
+    std::iota(top.begin(), top.end(), 0u);
+    if (slot.sampling.processed_logprobs()) {
+      top.resize(options_.vocab_size);
+      std::iota(top.begin(), top.end(), 0u);
+      std::stable_sort(top.begin(), top.end(), [&](uint32_t a, uint32_t b) {
+        return LogprobOf(fingerprint, a) > LogprobOf(fingerprint, b);
+      });
+      top.resize(slot.sampling.num_logprobs());
+    }
+    for (const uint32_t id : top) {
+      logprobs->add_top_ids(id);
+      logprobs->add_top_logprobs(LogprobOf(fingerprint, id));
     }
   }
 }

@@ -377,13 +377,32 @@ TEST(ConvertRequestTest, IdsAndSaltsAreBounded) {
   EXPECT_EQ(Convert("prompt { text: 'a' }")->started.request_id(), "made");
 }
 
-TEST(ConvertRequestTest, WhatIsNotSupportedIsRefusedByName) {
-  const std::pair<const char*, const char*> kCases[] = {
-      {"prompt { text: 'a' } sampling { beam_search { width: 2 } }", "sampling.beam_search"}};
-  for (const auto& [text, path] : kCases) {
-    const auto converted = Convert(text);
-    EXPECT_TRUE(absl::IsUnimplemented(converted.status())) << text;
-    EXPECT_THAT(std::string(converted.status().message()), ::testing::StartsWith(path));
+TEST(ConvertRequestTest, BeamsAreResolvedOrRefused) {
+  const auto converted = Convert(
+      "prompt { text: 'a' } sampling { beam_search { width: 4 early_stopping: true } } output { n: 2 }");
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(converted->request.n, 2);
+  EXPECT_EQ(converted->request.best_of, 4);
+  ASSERT_TRUE(converted->request.sampling.beams.has_value());
+  EXPECT_EQ(converted->request.sampling.beams->width, 4);
+  EXPECT_EQ(converted->request.sampling.beams->length_penalty, 1.0f);
+  EXPECT_TRUE(converted->request.sampling.beams->early_stopping);
+  EXPECT_EQ(converted->started.output().best_of(), 2u);
+  EXPECT_EQ(converted->started.sampling().beam_search().length_penalty(), 1.0f);
+  const std::pair<const char*, const char*> kRefused[] = {
+      {"sampling { beam_search {} }", "sampling.beam_search.width"},
+      {"sampling { beam_search { width: 5 } }", "sampling.beam_search.width"},
+      {"sampling { beam_search { width: 2 length_penalty: nan } }",
+       "sampling.beam_search.length_penalty"},
+      {"sampling { beam_search { width: 2 length_penalty: 11 } }",
+       "sampling.beam_search.length_penalty"},
+      {"sampling { beam_search { width: 2 } regex: 'a' }", "sampling.beam_search"},
+      {"sampling { beam_search { width: 2 } } output { n: 3 }", "output.n"},
+      {"sampling { beam_search { width: 4 } } output { n: 1 best_of: 2 }", "output.best_of"}};
+  for (const auto& [fields, path] : kRefused) {
+    const auto refused = Convert(absl::StrCat("prompt { text: 'a' } ", fields));
+    EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << fields;
+    EXPECT_THAT(std::string(refused.status().message()), ::testing::StartsWith(path));
   }
 }
 

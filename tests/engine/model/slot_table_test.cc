@@ -85,6 +85,54 @@ TEST(SlotTableTest, ResumesWithComputedTokens) {
   EXPECT_TRUE((*rows)[0].samples);
 }
 
+constexpr char kDrafted[] =
+    "step_id: 2 row_slots: 2 row_num_tokens: 3 row_samples: 1 drafts { slot: 2 token_ids: [7, 8] }";
+
+TEST(SlotTableTest, ADraftCountsAsFarAsItIsRight) {
+  SlotTable table(kLimits);
+  ASSERT_TRUE(
+      table.Apply(Plan(With("step_id: 1 row_slots: 2 row_num_tokens: 5 row_samples: 1"))).ok());
+  const uint64_t generation = table.slot(2).generation;
+  table.AppendKnownToken(2, generation, 42);
+  const auto rows = table.Apply(Plan(kDrafted));
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ((*rows)[0].first_position, 5);
+  EXPECT_EQ((*rows)[0].num_tokens, 3);
+  EXPECT_EQ((*rows)[0].num_drafts, 2);
+  EXPECT_TRUE((*rows)[0].samples);
+  EXPECT_TRUE(table.AcceptDrafted(2, generation, 6, 7));
+  EXPECT_TRUE(table.AcceptDrafted(2, generation, 7, 9));
+  EXPECT_FALSE(table.AcceptDrafted(2, generation, 8, 1));
+  EXPECT_THAT(table.slot(2).tokens, ElementsAre(5, 6, 7, 8, 9, 42, 7, 9));
+  EXPECT_EQ(table.slot(2).num_tokens, 8);
+  EXPECT_EQ(table.slot(2).num_computed_tokens, 7);
+  EXPECT_TRUE(table.slot(2).draft.empty());
+}
+
+TEST(SlotTableTest, ADraftNeedsKnownTokensAndIsAwaited) {
+  SlotTable early(kLimits), table(kLimits);
+  const StepPlan start = Plan(With("step_id: 1 row_slots: 2 row_num_tokens: 5 row_samples: 1"));
+  ASSERT_TRUE(early.Apply(start).ok() && table.Apply(start).ok());
+  EXPECT_THAT(std::string(early.Apply(Plan(kDrafted)).status().message()),
+              HasSubstr("are known; expected all"));
+  table.AppendKnownToken(2, table.slot(2).generation, 42);
+  ASSERT_TRUE(table.Apply(Plan(kDrafted)).ok());
+  const auto next = table.Apply(Plan("step_id: 3 row_slots: 2 row_num_tokens: 1 row_samples: 1"));
+  EXPECT_THAT(std::string(next.status().message()), HasSubstr("has no result yet"));
+}
+
+TEST(SlotTableTest, AForcedTokenTakesThePlaceOfTheLastOne) {
+  SlotTable table(kLimits);
+  ASSERT_TRUE(
+      table.Apply(Plan(With("step_id: 1 row_slots: 2 row_num_tokens: 5 row_samples: 1"))).ok());
+  table.AppendKnownToken(2, table.slot(2).generation, 42);
+  ASSERT_TRUE(table
+                  .Apply(Plan("step_id: 2 row_slots: 2 row_num_tokens: 1 row_samples: 1 "
+                              "forced_tokens { slot: 2 token_id: 11 }"))
+                  .ok());
+  EXPECT_THAT(table.slot(2).tokens, ElementsAre(5, 6, 7, 8, 9, 11));
+}
+
 TEST(SlotTableTest, ResetStartsOver) {
   SlotTable table(kLimits);
   ASSERT_TRUE(table.Apply(Plan(With("step_id: 1"))).ok());
@@ -124,8 +172,8 @@ INSTANTIATE_TEST_SUITE_P(
                    "row_slots: 2 row_num_tokens: 2 row_samples: 1 drafts { slot: 2 token_ids: 100 }"},
         BrokenPlan{"empty draft",
                    "row_slots: 2 row_num_tokens: 1 row_samples: 1 drafts { slot: 2 }"},
-        BrokenPlan{"are known; expected all",
-                   "row_slots: 2 row_num_tokens: 2 row_samples: 1 drafts { slot: 2 token_ids: 1 }"},
+        BrokenPlan{"ends before it",
+                   "row_slots: 2 row_num_tokens: 2 row_samples: 0 drafts { slot: 2 token_ids: 1 }"},
         BrokenPlan{"released_slots holds 4", "released_slots: 4"},
         BrokenPlan{"released_slots holds slot 1, which has no", "released_slots: 1"},
         BrokenPlan{"which has no sequence", "released_slots: [2, 2]"},
