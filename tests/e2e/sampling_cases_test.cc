@@ -209,6 +209,8 @@ v1::GenerateRequest AnyRequest(std::mt19937& random) {
   if (one_in(6)) {
     for (uint32_t id : {97u, 98u, 99u}) s.add_allowed_token_ids(id);
   }
+  if (one_in(4)) s.mutable_ngram_speculation()->set_max_draft_tokens(of(0u, 1u, 16u));
+  if (one_in(8)) s.mutable_beam_search()->set_width(of(1u, 3u, 4u));
   if (one_in(3)) request.mutable_stopping()->set_ignore_eos(true);
   if (one_in(4)) request.mutable_stopping()->set_min_tokens(of(0u, 3u, 20u));
   if (one_in(4)) request.mutable_stopping()->add_stop(of("b", "lo w"));

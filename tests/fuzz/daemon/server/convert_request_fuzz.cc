@@ -42,6 +42,15 @@ void CheckRequest(const engine::Request& request, const ServedModel& model) {
   Require(request.sampling.temperature >= 0, "temperature");
   Require(request.sampling.top_p > 0 && request.sampling.top_p <= 1, "top_p");
   Require(request.sampling.top_k >= 0, "top_k");
+  Require(request.sampling.max_draft_tokens >= 0 &&
+              request.sampling.max_draft_tokens <= engine::kMaxDraftTokens,
+          "max_draft_tokens");
+  if (request.sampling.beams.has_value()) {
+    const engine::BeamParams& beams = *request.sampling.beams;
+    Require(beams.width >= request.n && beams.width == request.best_of, "beams");
+    Require(beams.length_penalty >= -10 && beams.length_penalty <= 10, "length_penalty");
+    Require(request.sampling.constraint == nullptr, "beams under a constraint");
+  }
   for (const auto& [id, bias] : request.sampling.logit_bias) {
     Require(id >= 0 && id < model.config.vocab_size && bias == bias, "logit_bias");
   }
