@@ -93,8 +93,8 @@ void NgramDrafter::Propose() {
 
 void NgramDrafter::NoteResult(int32_t num_drafted, int32_t num_accepted) {
   has_waited_ = false;
-  const float gain = static_cast<float>(num_accepted) - kStepCost -
-                     kTokenCost * static_cast<float>(num_drafted);
+  const float gain =
+      static_cast<float>(num_accepted) - kStepCost - kTokenCost * static_cast<float>(num_drafted);
   balance_ = kMemory * balance_ + (1.0f - kMemory) * gain;
   if (num_drafted > 0 && num_accepted == num_drafted) {
     length_ = std::min(2 * length_, max_draft_tokens_);

@@ -52,9 +52,9 @@ class NgramDrafter {
   std::vector<TokenId> draft_;
 
   // ---- Account
-  int32_t length_;        // of the next draft, at most
-  float balance_ = 0.0f;  // steps saved by recent drafts, less what they cost
-  int32_t pause_;         // tokens of the next rest
+  int32_t length_;           // of the next draft, at most
+  float balance_ = 0.0f;     // steps saved by recent drafts, less what they cost
+  int32_t pause_;            // tokens of the next rest
   size_t silent_until_ = 0;  // number of tokens
   // A draft was made whose first token did not come before it could be tried.
   bool has_waited_ = false;

@@ -20,9 +20,8 @@ constexpr size_t kPrefetchDistance = 4;
 // token that a draft begins after, or which beams go on.
 bool WaitsForResult(const Sequence& sequence) {
   if (sequence.num_rows_in_flight == 0) return false;
-  const bool has_draft =
-      sequence.drafter != nullptr &&
-      (sequence.num_drafts_in_flight > 0 || !sequence.drafter->draft().empty());
+  const bool has_draft = sequence.drafter != nullptr &&
+                         (sequence.num_drafts_in_flight > 0 || !sequence.drafter->draft().empty());
   return has_draft || sequence.is_beam;
 }
 
@@ -179,8 +178,9 @@ bool Scheduler::PreemptHeldBeam(ScheduledStep* step) {
 }
 
 Sequence* Scheduler::Head() const {
-  const auto head = std::find_if(
-      waiting_.begin(), waiting_.end(), [](const Sequence* sequence) { return !sequence->is_held; });
+  const auto head = std::find_if(waiting_.begin(), waiting_.end(), [](const Sequence* sequence) {
+    return !sequence->is_held;
+  });
   return head == waiting_.end() ? nullptr : *head;
 }
 

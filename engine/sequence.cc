@@ -22,7 +22,8 @@ const Tokenizer* TokenizerFor(const Request& request, const Tokenizer* tokenizer
 // change places.
 std::unique_ptr<NgramDrafter> MakeDrafter(const Request& request) {
   const SamplingParams& sampling = request.sampling;
-  if (sampling.max_draft_tokens == 0 || sampling.constraint != nullptr || sampling.beams.has_value())
+  if (sampling.max_draft_tokens == 0 || sampling.constraint != nullptr ||
+      sampling.beams.has_value())
     return nullptr;
   auto drafter = std::make_unique<NgramDrafter>(sampling.max_draft_tokens);
   drafter->Add(request.prompt);

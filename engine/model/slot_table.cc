@@ -90,7 +90,8 @@ bool SlotTable::AcceptDrafted(int32_t slot_idx,
   const int32_t first = slot.num_tokens - 1 - static_cast<int32_t>(slot.draft.size());
   const bool is_accepted =
       position == num_known &&
-      (position == first || slot.tokens.back() == slot.draft[static_cast<size_t>(position - 1 - first)]);
+      (position == first ||
+       slot.tokens.back() == slot.draft[static_cast<size_t>(position - 1 - first)]);
   if (is_accepted) slot.tokens.push_back(token);
   if (position < slot.num_tokens - 1) return is_accepted;
   slot.num_tokens = static_cast<int32_t>(slot.tokens.size());
@@ -141,8 +142,7 @@ absl::Status SlotTable::CheckSampling(const RowSampling& sampling) const {
   PAGODA_RETURN_IF_ERROR(CheckIds(sampling.allowed_token_ids(), vocab, "allowed_token_ids"));
   PAGODA_RETURN_IF_ERROR(
       CheckIds(sampling.min_tokens_masked_ids(), vocab, "min_tokens_masked_ids"));
-  PAGODA_RETURN_IF_ERROR(
-      CheckIds(sampling.constraint().end_token_ids(), vocab, "end_token_ids"));
+  PAGODA_RETURN_IF_ERROR(CheckIds(sampling.constraint().end_token_ids(), vocab, "end_token_ids"));
   for (const internal::v1::TokenSequence& word : sampling.bad_words()) {
     if (word.token_ids().empty()) return Broken("bad_words holds an empty word");
     PAGODA_RETURN_IF_ERROR(CheckIds(word.token_ids(), vocab, "bad_words"));
@@ -241,10 +241,8 @@ absl::Status SlotTable::AppendBlocks(const StepPlan& plan) {
 absl::Status SlotTable::Force(const internal::v1::ForcedToken& forced) {
   PAGODA_ASSIGN_OR_RETURN(SlotState * slot, LiveSlot(forced.slot(), "forced_tokens"));
   if (forced.token_id() >= static_cast<uint32_t>(limits_.vocab_size)) {
-    return Broken("forced_tokens holds ",
-                  forced.token_id(),
-                  "; expected ids below ",
-                  limits_.vocab_size);
+    return Broken(
+        "forced_tokens holds ", forced.token_id(), "; expected ids below ", limits_.vocab_size);
   }
   const bool has_sampled = slot->num_tokens > slot->num_prompt_tokens &&
                            slot->num_computed_tokens == slot->num_tokens - 1;

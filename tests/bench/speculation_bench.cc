@@ -105,14 +105,15 @@ int Main(int rounds) {
   }
   Bench bench(daemon->get());
   bench.Run(Repetitive(), false);  // warm
-  const double tokens_per_step =
-      bench.Run(Repetitive(), true).tokens_per_step / bench.Run(Repetitive(), false).tokens_per_step;
+  const double tokens_per_step = bench.Run(Repetitive(), true).tokens_per_step /
+                                 bench.Run(Repetitive(), false).tokens_per_step;
   const double repetitive = bench.SpeedUp({Repetitive()}, rounds);
   std::vector<v1::GenerateRequest> stories;
   for (uint64_t seed = 1; seed <= 4; ++seed) stories.push_back(Story(seed));
   const double story = bench.SpeedUp(stories, rounds);
   const auto print = [](const char* name, double goal, double value) {
-    return Print({.name = name, .unit = "x", .goal = goal, .value = value, .lower_is_better = false});
+    return Print(
+        {.name = name, .unit = "x", .goal = goal, .value = value, .lower_is_better = false});
   };
   bool reached = print("tokens a step on a repetitive text", 1.5, tokens_per_step);
   reached &= print("output tokens/s on a repetitive text", 1.3, repetitive);
@@ -124,6 +125,4 @@ int Main(int rounds) {
 }  // namespace
 }  // namespace pagoda::bench
 
-int main(int argc, char** argv) {
-  return pagoda::bench::Main(argc > 1 ? std::atoi(argv[1]) : 5);
-}
+int main(int argc, char** argv) { return pagoda::bench::Main(argc > 1 ? std::atoi(argv[1]) : 5); }

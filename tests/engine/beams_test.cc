@@ -89,9 +89,9 @@ void ExpectBeams(EngineHarness& h, const Request& request, int32_t max_tokens) {
     const std::vector<uint32_t> tokens(sequence.tokens.begin(), sequence.tokens.end());
     EXPECT_EQ(tokens, expected[static_cast<size_t>(i)].tokens) << "beam " << i;
     EXPECT_EQ(sequence.finished->num_completion_tokens, static_cast<int32_t>(tokens.size()));
-    EXPECT_EQ(sequence.finished->reason,
-              tokens.back() == 3 || tokens.back() == 7 ? FinishReason::kStop
-                                                       : FinishReason::kLength);
+    EXPECT_EQ(
+        sequence.finished->reason,
+        tokens.back() == 3 || tokens.back() == 7 ? FinishReason::kStop : FinishReason::kLength);
   }
 }
 
@@ -100,11 +100,11 @@ TEST(BeamsTest, AreThoseOfAPlainSearch) {
     for (const float penalty : {0.0f, 1.0f, 2.0f}) {
       for (const bool early_stopping : {false, true}) {
         EngineHarness h(Options());
-        const Request request = NewBeams(
-            h,
-            {.width = width, .length_penalty = penalty, .early_stopping = early_stopping},
-            {1, 2, 3, 4, 5, 6},
-            18);
+        const Request request =
+            NewBeams(h,
+                     {.width = width, .length_penalty = penalty, .early_stopping = early_stopping},
+                     {1, 2, 3, 4, 5, 6},
+                     18);
         ASSERT_TRUE(h.Submit(request).ok());
         const absl::Status status = h.RunToEnd();
         ASSERT_TRUE(status.ok()) << status;
@@ -117,9 +117,11 @@ TEST(BeamsTest, AreThoseOfAPlainSearch) {
 
 // Other requests, too few slots, blocks and budget: beams that wait for others give way.
 TEST(BeamsTest, BesideOthersAndWithLittleRoom) {
-  for (const auto& [num_slots, num_blocks, caching] :
-       {std::tuple(8, 64, true), std::tuple(3, 24, true), std::tuple(2, 10, true),
-        std::tuple(1, 10, true), std::tuple(4, 12, false)}) {
+  for (const auto& [num_slots, num_blocks, caching] : {std::tuple(8, 64, true),
+                                                       std::tuple(3, 24, true),
+                                                       std::tuple(2, 10, true),
+                                                       std::tuple(1, 10, true),
+                                                       std::tuple(4, 12, false)}) {
     EngineHarness::Options options = Options();
     options.config.set_max_num_seqs(static_cast<uint32_t>(num_slots));
     options.config.set_prefix_caching(caching);

@@ -118,9 +118,8 @@ std::vector<TokenId> EngineHarness::ExpectedTokens(const Request& request,
   std::vector<TokenId> output;
   for (int32_t i = 0; i < num_tokens; ++i) {
     const uint64_t seed = request.sampling.seed + static_cast<uint64_t>(index);
-    const uint32_t token = pipe.sample
-                               ? pipe.sample(tokens, seed)
-                               : FakeStepPipe::NextToken(tokens, seed, options.vocab_size);
+    const uint32_t token = pipe.sample ? pipe.sample(tokens, seed)
+                                       : FakeStepPipe::NextToken(tokens, seed, options.vocab_size);
     tokens.push_back(token);
     output.push_back(static_cast<TokenId>(token));
   }

@@ -126,7 +126,10 @@ class FakeStepPipe : public parallel::StepPipe {
   void Sample(uint32_t slot_idx, internal::v1::StepResult* result);
   // Keeps as much of the draft, the slot's last tokens, as is right, and samples one token more.
   void SampleDrafted(uint32_t slot_idx, size_t num_drafts, internal::v1::StepResult* result);
-  void AddToken(uint32_t slot_idx, size_t num_before, uint32_t token, internal::v1::StepResult* result);
+  void AddToken(uint32_t slot_idx,
+                size_t num_before,
+                uint32_t token,
+                internal::v1::StepResult* result);
   void ForceTokens(const internal::v1::StepPlan& plan);
   void CheckDrafts(const internal::v1::StepPlan& plan);
   void AddPromptLogprobs(uint32_t slot_idx, uint32_t end, internal::v1::StepResult* result);

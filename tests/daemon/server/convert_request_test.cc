@@ -379,7 +379,8 @@ TEST(ConvertRequestTest, IdsAndSaltsAreBounded) {
 
 TEST(ConvertRequestTest, BeamsAreResolvedOrRefused) {
   const auto converted = Convert(
-      "prompt { text: 'a' } sampling { beam_search { width: 4 early_stopping: true } } output { n: 2 }");
+      "prompt { text: 'a' } sampling { beam_search { width: 4 early_stopping: true } } output { n: "
+      "2 }");
   ASSERT_TRUE(converted.ok()) << converted.status();
   EXPECT_EQ(converted->request.n, 2);
   EXPECT_EQ(converted->request.best_of, 4);
@@ -423,8 +424,9 @@ TEST(ConvertRequestTest, DraftsAreTheRequestsOrElseTheServers) {
   EXPECT_EQ(drafts(""), 8);
   EXPECT_EQ(drafts("ngram_speculation { max_draft_tokens: 3 }"), 3);
   EXPECT_EQ(drafts("ngram_speculation {}"), 0);
-  const auto status = Convert("prompt { text: 'a' } sampling { ngram_speculation { "
-                              "max_draft_tokens: 17 } }")
+  const auto status = Convert(
+                          "prompt { text: 'a' } sampling { ngram_speculation { "
+                          "max_draft_tokens: 17 } }")
                           .status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),

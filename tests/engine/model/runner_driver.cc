@@ -202,8 +202,8 @@ absl::Status RunnerDriver::TakeStep(std::vector<Running>& running) {
     ++sequence.num_steps;
     for (int j = first; j < next_token; ++j) sequence.tokens.push_back(result.token_ids(j));
     if (sequence.draft != nullptr) {
-      run->num_tokens =
-          static_cast<uint32_t>(sequence.prompt.size()) + static_cast<uint32_t>(sequence.tokens.size());
+      run->num_tokens = static_cast<uint32_t>(sequence.prompt.size()) +
+                        static_cast<uint32_t>(sequence.tokens.size());
       run->num_computed = run->num_tokens - 1;
     }
     if (sequence.tokens.size() == static_cast<size_t>(sequence.max_tokens)) end(*run);

@@ -7,6 +7,7 @@
 
 #include "engine/model/executor_factory.h"
 #include "tests/engine/model/model_dir.h"
+#include "tests/engine/model/runner_driver.h"
 
 namespace pagoda::engine {
 namespace {
@@ -177,6 +178,26 @@ TEST_F(SimExecutorTest, TheFactoryKnowsIt) {
   EXPECT_TRUE(MakeStepExecutor(open_).ok());
   open_.mutable_config()->mutable_worker()->set_device("tpu");
   EXPECT_EQ(MakeStepExecutor(open_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SimExecutorTest, DraftsChangeNothing) {
+  const auto run = [this](std::vector<DrivenSequence> sequences) {
+    const auto driver = RunnerDriver::Make({.model_dir = dir_.path(), .device = "sim"});
+    EXPECT_TRUE(driver.ok()) << driver.status();
+    EXPECT_TRUE((*driver)->Run(sequences).ok());
+    return sequences[0];
+  };
+  DrivenSequence sequence = {.prompt = {5, 6, 7}, .max_tokens = 30, .sampling = GreedySampling()};
+  const DrivenSequence plain = run({sequence});
+  sequence.draft = [&plain](const std::vector<uint32_t>& tokens) {
+    std::vector<uint32_t> draft;
+    for (size_t i = tokens.size() - 3; i < plain.tokens.size() && draft.size() < 4; ++i)
+      draft.push_back(i % 6 == 0 ? 1 : plain.tokens[i]);
+    return draft;
+  };
+  const DrivenSequence drafted = run({sequence});
+  EXPECT_EQ(drafted.tokens, plain.tokens);
+  EXPECT_LT(drafted.num_steps, plain.num_steps / 2);
 }
 
 }  // namespace

@@ -168,8 +168,9 @@ INSTANTIATE_TEST_SUITE_P(
                    "forced_tokens { slot: 1 token_id: 1 }"},
         BrokenPlan{"not a known one that it has sampled", "forced_tokens { slot: 2 token_id: 1 }"},
         BrokenPlan{"has no row", "drafts { slot: 2 token_ids: 1 }"},
-        BrokenPlan{"drafts holds 100",
-                   "row_slots: 2 row_num_tokens: 2 row_samples: 1 drafts { slot: 2 token_ids: 100 }"},
+        BrokenPlan{
+            "drafts holds 100",
+            "row_slots: 2 row_num_tokens: 2 row_samples: 1 drafts { slot: 2 token_ids: 100 }"},
         BrokenPlan{"empty draft",
                    "row_slots: 2 row_num_tokens: 1 row_samples: 1 drafts { slot: 2 }"},
         BrokenPlan{"ends before it",

@@ -77,8 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string text;
   for (size_t i = 0; i < tokens.size(); ++i) {
     const size_t shown = text.size();
-    const auto match =
-        checker.Accept(static_cast<int32_t>(i), static_cast<int32_t>(i) + 1, &text);
+    const auto match = checker.Accept(static_cast<int32_t>(i), static_cast<int32_t>(i) + 1, &text);
     Require(pagoda::engine::IsValidUtf8(absl::string_view(text).substr(shown)), "not UTF-8");
     Require(match.has_value() == (!expected.matched.empty() && i + 1 == expected.num_tokens),
             "ends at another token");
