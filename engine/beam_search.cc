@@ -56,7 +56,8 @@ int32_t BeamSearch::AddNode(const Candidate& candidate) {
 }
 
 double BeamSearch::ScoreOf(const Beam& beam) const {
-  return beam.sum / std::pow(double{beam.num_tokens}, double{params_.length_penalty});
+  return beam.sum / std::pow(static_cast<double>(beam.num_tokens),
+                             static_cast<double>(params_.length_penalty));
 }
 
 void BeamSearch::AddEnded(const Beam& beam, StopMatch match) {

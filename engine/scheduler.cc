@@ -277,6 +277,7 @@ void Scheduler::Preempt(Sequence* sequence, ScheduledStep* step) {
 }
 
 bool Scheduler::MayPass(const Sequence& sequence) const {
+  if (sequence.is_held) return false;
   const Sequence& head = *Head();
   if (&head == &sequence) return true;
   const int64_t num_blocks = blocks_->NumHeldBlocks(sequence.num_known_tokens) +

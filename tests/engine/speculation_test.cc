@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/guided/constraint.h"
+#include "engine/sequence.h"
 #include "tests/fakes/engine_harness.h"
 
 namespace pagoda::engine {
@@ -16,8 +17,8 @@ uint32_t Repetitive(const std::vector<uint32_t>& tokens, uint64_t seed) {
   return static_cast<uint32_t>(size % 40 == 7 ? (size + seed) % 50 : 50 + size % 17);
 }
 
-struct Run {
-  explicit Run(EngineHarness::Options options = EngineHarness::DefaultOptions())
+struct RepetitiveEngine {
+  explicit RepetitiveEngine(EngineHarness::Options options = EngineHarness::DefaultOptions())
       : h(WithRoom(options)) {
     h.pipe.sample = Repetitive;
   }
@@ -37,7 +38,7 @@ TEST(SpeculationTest, GivesTheSameTokensInFewerSteps) {
   for (const uint32_t steps_in_flight : {1u, 2u}) {
     EngineHarness::Options options = EngineHarness::DefaultOptions();
     options.config.set_max_steps_in_flight(steps_in_flight);
-    Run plain(options), drafted(options);
+    RepetitiveEngine plain(options), drafted(options);
     const Request without = plain.New(200, 0), with = drafted.New(200, 8);
     ASSERT_TRUE(plain.h.Submit(without).ok() && drafted.h.Submit(with).ok());
     ASSERT_TRUE(plain.h.RunToEnd().ok());
@@ -59,7 +60,7 @@ TEST(SpeculationTest, GivesTheSameTokensInFewerSteps) {
 TEST(SpeculationTest, BesideOthersAndUnderPreemption) {
   EngineHarness::Options options = EngineHarness::DefaultOptions();
   options.num_kv_blocks = 24;
-  Run run(options);
+  RepetitiveEngine run(options);
   std::vector<Request> requests;
   for (int32_t i = 0; i < 12; ++i) {
     requests.push_back(run.New(60, i % 3 == 0 ? 0 : 4 * (i % 3)));
@@ -82,7 +83,7 @@ TEST(SpeculationTest, BesideOthersAndUnderPreemption) {
 TEST(SpeculationTest, B042_EndsExactlyAtTheContext) {
   EngineHarness::Options options = EngineHarness::DefaultOptions();
   options.max_model_len = 100;
-  Run run(options);
+  RepetitiveEngine run(options);
   Request request = run.New(0, 16);
   request.stop.max_tokens.reset();
   ASSERT_TRUE(run.h.Submit(request).ok());
@@ -92,7 +93,7 @@ TEST(SpeculationTest, B042_EndsExactlyAtTheContext) {
 }
 
 TEST(SpeculationTest, StopsInTheMiddleOfADraft) {
-  Run run;
+  RepetitiveEngine run;
   Request request = run.New(200, 8);
   const std::vector<TokenId> all = run.h.ExpectedTokens(request, 0, 200);
   // Of the third round: by then its step has a draft before and after it.
