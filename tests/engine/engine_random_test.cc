@@ -103,6 +103,13 @@ void RandomRun::SubmitOne() {
   request.stop.ignore_eos = OneIn(5);
   request.n = OneIn(4) ? Draw(2, 4) : 1;
   request.best_of = request.n + (OneIn(8) ? Draw(1, 2) : 0);
+  if (OneIn(10)) {
+    request.best_of = Draw(1, 4);
+    request.n = Draw(1, request.best_of);
+    request.sampling.beams = BeamParams{.width = request.best_of,
+                                        .length_penalty = static_cast<float>(Draw(0, 2)),
+                                        .early_stopping = OneIn(2)};
+  }
   request.priority = Draw(-1, 1);
   if (OneIn(2)) request.cache_salt = "other";
   if (OneIn(6)) request.sampling.num_logprobs = Draw(0, 2);
@@ -187,7 +194,7 @@ void RandomRun::CheckEnd(const Request& request) {
   ASSERT_EQ(collected.sequences.size(), static_cast<size_t>(request.n));
   ASSERT_EQ(collected.started->num_prompt_tokens, static_cast<int32_t>(request.prompt.size()));
   ASSERT_LT(collected.started->num_cached_tokens, static_cast<int32_t>(request.prompt.size()));
-  if (request.best_of > request.n) return;
+  if (request.best_of > request.n || request.sampling.beams.has_value()) return;
   for (const auto& [index, sequence] : collected.sequences) {
     CheckSequence(request, index, sequence);
     if (::testing::Test::HasFatalFailure()) return;

@@ -295,14 +295,16 @@ void FakeStepPipe::SampleDrafted(uint32_t slot_idx,
                                  internal::v1::StepResult* result) {
   Slot& slot = slots_[slot_idx];
   size_t num_tokens = slot.tokens.size() - num_drafts;
-  if (slot.is_poisoned) result->add_failed_slots(slot_idx);
+  // The last token may be poisonous itself: then the next row fails.
+  const bool has_failed = slot.is_poisoned;
+  if (has_failed) result->add_failed_slots(slot_idx);
   // Sizes of all rows, since this one may have another than 1.
   while (result->num_tokens_size() < result->sampled_slots_size()) result->add_num_tokens(1);
   uint32_t num_given = 0;
   while (true) {
     const uint32_t token = TokenAfter(slot, num_tokens);
     ++num_given;
-    if (!slot.is_poisoned) AddToken(slot_idx, num_tokens, token, result);
+    if (!has_failed) AddToken(slot_idx, num_tokens, token, result);
     const bool is_right = num_tokens < slot.tokens.size() && slot.tokens[num_tokens] == token;
     if (is_right) {
       ++num_tokens;
@@ -316,7 +318,7 @@ void FakeStepPipe::SampleDrafted(uint32_t slot_idx,
     Append(&slot, token);
     break;
   }
-  if (slot.is_poisoned) return;
+  if (has_failed) return;
   result->add_sampled_slots(slot_idx);
   result->add_num_tokens(num_given);
 }
