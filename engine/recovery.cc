@@ -79,7 +79,8 @@ void Recovery::Blame(absl::Span<const ScheduledStep* const> in_flight, int64_t n
       // It may have been the last row of one that has ended meanwhile, which will not come again.
       if (sequence.state == SequenceState::kEnded) return;
       if (targets.count(sequence.key) == 0) suspects.push_back(sequence.key);
-      targets[sequence.key].push_back({.sequence = &sequence, .num_confirmed = row.computed_end});
+      targets[sequence.key].push_back(
+          {.sequence = &sequence, .num_confirmed = row.computed_end - row.num_drafts});
     }
   }
   for (auto& [key, of_key] : targets) targets_[key] = std::move(of_key);
@@ -121,7 +122,10 @@ bool Recovery::HasPassed(RequestKey key) {
   if (live == nullptr || live->has_ended()) return true;
   Targets& targets = targets_[key];
   const auto has_passed = [](const Target& target) {
-    return target.sequence->state == SequenceState::kEnded ||
+    // A beam that others have replaced had got past it.
+    const bool is_replaced =
+        target.sequence->is_beam && target.sequence->state == SequenceState::kIdle;
+    return is_replaced || target.sequence->state == SequenceState::kEnded ||
            target.sequence->num_confirmed >= target.num_confirmed;
   };
   targets.erase(std::remove_if(targets.begin(), targets.end(), has_passed), targets.end());
@@ -145,7 +149,8 @@ void Recovery::TryNextGroup() {
 
 void Recovery::Enqueue(LiveRequest* live) {
   for (Sequence& sequence : live->sequences) {
-    const bool may_begin = sequence.index == 0 || live->prompt_is_done;
+    const bool may_begin = sequence.is_beam ? live->beams->is_open(sequence.index)
+                                            : sequence.index == 0 || live->prompt_is_done;
     if (may_begin && sequence.state == SequenceState::kIdle) parts_.scheduler->Enqueue(&sequence);
   }
 }

@@ -13,9 +13,6 @@ namespace {
 // gone anyway; the bound keeps a step's cost independent of the queue's length.
 constexpr size_t kMaxWaitingCandidates = 32;
 
-// Sequences ahead: enough work to hide a read from memory.
-constexpr size_t kPrefetchDistance = 4;
-
 // What comes after its last token depends on results that are on their way: those of drafts, the
 // token that a draft begins after, or which beams go on.
 bool WaitsForResult(const Sequence& sequence) {
@@ -42,7 +39,6 @@ void Scheduler::Enqueue(Sequence* sequence) {
   sequence->state = SequenceState::kWaiting;
   if (sequence->num_preemptions > 0) ++num_preempted_waiting_;
   waiting_.insert(sequence);
-  if (sequence->num_preemptions > 0) ++num_preempted_waiting_;
 }
 
 void Scheduler::Withdraw(Sequence* sequence) {
@@ -237,8 +233,8 @@ void Scheduler::AddRow(Sequence* sequence,
   row.slot = *sequence->slot;
   row.num_tokens = num_tokens;
   row.num_drafts = num_drafts;
-  row.is_prefill = num_tokens - num_drafts > 1 ||
-                   sequence->num_computed < sequence->num_admission_tokens - 1;
+  row.is_prefill =
+      num_tokens - num_drafts > 1 || sequence->num_computed < sequence->num_admission_tokens - 1;
   sequence->num_computed += num_tokens;
   row.computed_end = sequence->num_computed;
   row.samples = row.computed_end - num_drafts == num_tokens_then;
@@ -421,6 +417,7 @@ void Scheduler::AbandonRow(const ScheduledRow& row) {
   if (sequence->num_rows_in_flight == 0) return;
   sequence->num_rows_in_flight = 0;
   sequence->num_samples_in_flight = 0;
+  sequence->num_drafts_in_flight = 0;
   if (sequence->state != SequenceState::kRunning) ReleaseResources(sequence);
 }
 

@@ -176,6 +176,9 @@ inline int32_t NumRemainingTokens(const Sequence& sequence) {
   return num_tokens < sequence.max_total_tokens ? num_tokens - sequence.num_computed : 0;
 }
 
+// Sequences ahead: enough work to hide a read from memory.
+inline constexpr size_t kPrefetchDistance = 4;
+
 // Loads into the cache what a step reads of a sequence. Sequences are many and scattered, and what
 // is done for one is little; without this a step waits for memory most of the time.
 inline void PrefetchSequence(const Sequence* sequence) {

@@ -11,9 +11,6 @@ namespace {
 
 using internal::v1::StepResult;
 
-// Rows ahead: enough work to hide a read from memory.
-constexpr size_t kPrefetchDistance = 4;
-
 // Rows are few and this is asked rarely (prompt log-probabilities, failures), so no map is kept.
 Sequence* SequenceOfSlot(const ScheduledStep& step, uint32_t slot) {
   for (const ScheduledRow& row : step.rows) {

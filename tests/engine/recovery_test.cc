@@ -352,6 +352,7 @@ TEST_F(RecoveryTest, AResultThatDoesNotAnswerItsPlanIsAFailureOfTheWorkers) {
   };
   Start(RestartingOptions());
   LyingPipe pipe(FakeStepPipe::Options{});
+  pipe.sample = h_->pipe.sample;
   Engine engine({.config = h_->options.config,
                  .max_model_len = 64,
                  .vocab_size = 100,

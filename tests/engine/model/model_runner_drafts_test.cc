@@ -12,7 +12,7 @@ namespace {
 
 using internal::v1::RowSampling;
 
-constexpr uint32_t kVocab = 96;
+constexpr uint32_t kDraftVocab = 96;
 constexpr int kMaxTokens = 40;
 
 using DraftFn = std::function<std::vector<uint32_t>(const std::vector<uint32_t>& tokens)>;
@@ -24,7 +24,7 @@ DraftFn DraftOf(std::vector<uint32_t> all, size_t size, size_t wrong_every) {
     std::vector<uint32_t> draft;
     for (size_t i = tokens.size(); i < std::min(all.size(), tokens.size() + size); ++i) {
       const bool is_wrong = wrong_every > 0 && i % wrong_every == 0;
-      draft.push_back(is_wrong ? (all[i] + 1) % kVocab : all[i]);
+      draft.push_back(is_wrong ? (all[i] + 1) % kDraftVocab : all[i]);
     }
     return draft;
   };
@@ -78,7 +78,7 @@ DrivenSequence Sequence(uint32_t seed, RowSampling sampling) {
   fixtures::Random random(seed);
   DrivenSequence sequence = {.max_tokens = kMaxTokens, .sampling = std::move(sampling)};
   for (uint32_t i = 0; i < 5 + 7 * seed; ++i)
-    sequence.prompt.push_back(static_cast<uint32_t>(random.Next() % kVocab));
+    sequence.prompt.push_back(static_cast<uint32_t>(random.Next() % kDraftVocab));
   return sequence;
 }
 
@@ -107,10 +107,10 @@ TEST_P(ModelRunnerDraftsTest, PenaltiesAndBadWordsCountTheDraft) {
     sampling.set_repetition_penalty(1.3f);
     sampling.set_frequency_penalty(0.4f);
     sampling.set_presence_penalty(0.2f);
-    for (uint32_t first = 0; first < kVocab; ++first) {
+    for (uint32_t first = 0; first < kDraftVocab; ++first) {
       internal::v1::TokenSequence& word = *sampling.add_bad_words();
       word.add_token_ids(first);
-      word.add_token_ids((first * 5 + i) % kVocab);
+      word.add_token_ids((first * 5 + i) % kDraftVocab);
     }
     sampling.set_min_tokens(9);
     sampling.add_min_tokens_masked_ids(3);
