@@ -13,13 +13,16 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kLaterBytes = 96 * kMiB;
 // Drivers take memory in pieces of 2 MiB, so that a graph may have seemed to take none.
 constexpr uint64_t kLeastGraphBytes = kMiB;
+// Several times what any has been seen to take: another process that takes memory while one is
+// recorded would make it seem huge.
+constexpr uint64_t kMostGraphBytes = 16 * kMiB;
 
 uint64_t Less(uint64_t bytes, uint64_t taken) { return bytes - std::min(bytes, taken); }
 
 }  // namespace
 
 uint64_t KeptFreeBytes(const MeasuredMemory& memory) {
-  return kLaterBytes + std::max(memory.graph_bytes, kLeastGraphBytes) *
+  return kLaterBytes + std::clamp(memory.graph_bytes, kLeastGraphBytes, kMostGraphBytes) *
                            static_cast<uint64_t>(std::max(memory.num_graphs, 0));
 }
 

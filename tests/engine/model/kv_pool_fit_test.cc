@@ -25,6 +25,11 @@ TEST(KvPoolFitTest, GraphsToComeStayFree) {
   EXPECT_GE(KeptFreeBytes(memory), 51 * kMiB);
 }
 
+TEST(KvPoolFitTest, MemoryThatAnotherProcessTookMeanwhileIsNotAGraph) {
+  const MeasuredMemory memory = {.graph_bytes = 5 * kGiB, .num_graphs = 72};
+  EXPECT_LE(KeptFreeBytes(memory), 2 * kGiB);
+}
+
 TEST(KvPoolFitTest, NoMoreThanIsFree) {
   const MeasuredMemory memory = {.total_bytes = 100 * kGiB,
                                  .free_at_first_bytes = 60 * kGiB,
