@@ -62,6 +62,8 @@ template <typename Fn>
 __device__ __forceinline__ void ForUnits(const Segment& s, Fn&& fn) {
   Unit next;
   s.row.Load(s.first, next);
+  // By twos, so that z and next change places without copies.
+#pragma unroll 2
   for (int i = 0; i < s.count; ++i) {
     Unit z;
 #pragma unroll
@@ -140,16 +142,22 @@ class NoisyRow {
     const float bound = fmaxf(guess_, known_);
     // No 1 - u is below 2^-24: not even the largest noise helps.
     if (!__any_sync(kFullWarp, most - bound >= -24.0f)) return;
-    unsigned passing = 0;
+    uint32_t group_bits[kUnitGroups];
+    uint32_t most_bits = 0;
 #pragma unroll
     for (int g = 0; g < kUnitGroups; ++g) {
       const PhiloxBlock bits = NoiseBits(noise_.seed, noise_.position, first_group + 32 * g);
-      const uint32_t most_bits =
-          max(max(bits.word[0], bits.word[1]), max(bits.word[2], bits.word[3]));
-      const float exponent = largest[g] * noise_.scale_log2 - bound;
-      passing |= Exp2Approx(exponent) >= LeastRest(most_bits) ? 1u << g : 0u;
+      group_bits[g] = max(max(bits.word[0], bits.word[1]), max(bits.word[2], bits.word[3]));
+      most_bits = max(most_bits, group_bits[g]);
     }
-    if (!__any_sync(kFullWarp, passing != 0)) return;
+    // One test of all that a lane has before one of each group: few units pass it.
+    if (!__any_sync(kFullWarp, Exp2Approx(most - bound) >= LeastRest(most_bits))) return;
+    unsigned passing = 0;
+#pragma unroll
+    for (int g = 0; g < kUnitGroups; ++g) {
+      const float exponent = largest[g] * noise_.scale_log2 - bound;
+      passing |= Exp2Approx(exponent) >= LeastRest(group_bits[g]) ? 1u << g : 0u;
+    }
     while (passing != 0) {
       const int g = __ffs(static_cast<int>(passing)) - 1;
       passing &= passing - 1;
