@@ -31,7 +31,7 @@ class StepWatch {
 
  private:
   // Steps of a size from which its times are believed.
-  static constexpr uint32_t kMinSteps = 20;
+  static constexpr uint32_t kMinSteps = 4;
   // Then all counts are halved: old steps fade.
   static constexpr uint32_t kMaxSteps = 2000;
   static constexpr int kNumPatientSteps = 256;

@@ -106,8 +106,8 @@ TEST_F(Lifecycle, WatchSeesADrainBeforeItsStreamsEnd) {
   EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
 }
 
-TEST_F(Lifecycle, WatchSeesALostWorker) {
-  Start(SlowDevice());
+TEST_F(Lifecycle, WatchSeesALostWorkerThatIsNotReplaced) {
+  Start(SlowDevice({"--max-worker-restarts=0"}));
   HealthWatch watch(daemon_->grpc_address());
   ASSERT_TRUE(watch.ReadUntil(true));
   for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGKILL);
