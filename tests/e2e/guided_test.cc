@@ -27,8 +27,7 @@ constexpr const char* kSchema = R"({"type":"object","properties":{
   "required":["name","age"],"additionalProperties":false})";
 
 std::unique_ptr<TestDaemon> StartOrDie(const std::string& model_dir,
-                                       std::vector<std::string> flags = {}) {
-  flags.push_back("--kv-cache-memory=32MiB");
+                                       std::vector<std::string> flags) {
   auto daemon = TestDaemon::Start({.model_dir = model_dir, .flags = std::move(flags)});
   EXPECT_TRUE(daemon.ok()) << daemon.status();
   if (!daemon.ok()) std::abort();
@@ -55,7 +54,7 @@ class Guided : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     model_ = new fixtures::TemporaryDir(fixtures::WriteModelDir(fixtures::ContextModel({})));
-    daemon_ = StartOrDie(model_->path()).release();
+    daemon_ = StartOrDie(model_->path(), {"--kv-cache-memory=32MiB"}).release();
   }
   static void TearDownTestSuite() {
     delete daemon_;
@@ -122,8 +121,12 @@ TEST_F(Guided, DependsOnTheSeedAlone) {
 }
 
 TEST_F(Guided, PreemptionChangesNothing) {
-  const auto tight =
-      StartOrDie(model_->path(), {"--block-size=4", "--num-kv-blocks=40", "--max-num-seqs=8"});
+  // Keys and values of the model: 2 layers, 2 heads of 64, float32.
+  constexpr int kTokenBytes = 2 * 2 * 2 * 64 * 4;
+  const auto tight = StartOrDie(model_->path(),
+                                {"--block-size=4",
+                                 "--max-num-seqs=8",
+                                 absl::StrCat("--kv-cache-memory=", 40 * 4 * kTokenBytes)});
   std::vector<CallResult> results(6);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < results.size(); ++i) {
