@@ -119,7 +119,10 @@ add_custom_target(asan_more_tests)
 add_custom_target(tsan_tests)
 
 # Tests are compiled for the compiler's speed: what they test is not.
-set(PAGODA_TEST_OPTIONS $<$<CONFIG:Release>:-O1> $<$<BOOL:${PAGODA_SANITIZE}>:-O0>)
+set(PAGODA_TEST_OPTIONS $<$<CONFIG:Release>:-O1>)
+if(PAGODA_SANITIZE)
+  set(PAGODA_TEST_OPTIONS -O0)
+endif()
 
 # pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
 # entry per case.
