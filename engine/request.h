@@ -46,8 +46,8 @@ struct SamplingParams {
   int32_t max_draft_tokens = 0;  // of a step, by n-gram lookup; 0: no speculation
   std::shared_ptr<const guided::CompiledConstraint>
       constraint;  // null: any text; needs a tokenizer
-  // Instead of draws: temperature, the filters after it and the seed are not read, log-probabilities
-  // are the processed ones. No constraint.
+  // Instead of draws: temperature, the filters after it and the seed are not read,
+  // log-probabilities are the processed ones. No constraint.
   std::optional<BeamParams> beams;
 };
 

@@ -18,7 +18,7 @@ struct ScheduledRow {
   int32_t computed_end = 0;  // the sequence's num_computed after this row, if every draft is right
   bool samples = false;
   bool forces_token = false;  // its token is not the one that the worker sampled
-  bool is_prefill = false;  // not the one token that a sequence in full flow computes
+  bool is_prefill = false;    // not the one token that a sequence in full flow computes
 };
 
 // A sequence that begins to run in this step, with the tokens that its blocks hold already.

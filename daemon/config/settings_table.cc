@@ -228,7 +228,8 @@ constexpr Setting kSettings[] = {
      .group = kScheduling,
      .kind = kCount,
      .value = "N",
-     .help = "most tokens drafted per step from earlier text, where a request does not say; 0: none",
+     .help =
+         "most tokens drafted per step from earlier text, where a request does not say; 0: none",
      .default_text = "0",
      .max = 16},
     {.name = "step-timeout",

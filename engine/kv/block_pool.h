@@ -36,9 +36,7 @@ class BlockPool {
   // No block's content can be found any more.
   void UnpublishAll();
   // A used or cached block with this content.
-  absl::optional<BlockId> Find(const PrefixIndex::Content& content) {
-    return index_.Find(content);
-  }
+  absl::optional<BlockId> Find(const PrefixIndex::Content& content) { return index_.Find(content); }
 
   uint32_t num_references(BlockId block) const { return references_[block.value()]; }
   bool is_published(BlockId block) { return index_.Contains(block); }

@@ -56,7 +56,8 @@ class FakeStepPipe : public parallel::StepPipe {
   // The result of a step with a row of a sequence that holds one of these tokens does not come: the
   // worker crashes instead.
   std::set<uint32_t> deadly_tokens;
-  // After a Restart: calls of Wait until a Poll finds it ready, and how many of the next starts fail.
+  // After a Restart: calls of Wait until a Poll finds it ready, and how many of the next starts
+  // fail.
   int num_waits_to_restart = 0;
   int num_failing_starts = 0;
   // Results do not come while this is set.
@@ -103,8 +104,8 @@ class FakeStepPipe : public parallel::StepPipe {
     internal::v1::StepResult result;
     std::vector<std::pair<uint32_t, uint32_t>> named_blocks;  // block, slot
     bool is_deadly = false;
-    std::set<uint32_t> rows;                                  // their slots
-    std::set<uint32_t> drafted;                               // those with a draft
+    std::set<uint32_t> rows;     // their slots
+    std::set<uint32_t> drafted;  // those with a draft
   };
 
   void Violate(const std::string& what);
