@@ -1,6 +1,5 @@
 #include "parallel/worker_pool.h"
 
-#include <atomic>
 #include <fcntl.h>
 #include <limits>
 #include <signal.h>
@@ -15,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "parallel/unique_fd.h"
 #include "tests/parallel/fake_executor.h"
+#include "tests/parallel/skipping_clock.h"
 
 namespace pagoda::parallel {
 namespace {
@@ -27,16 +27,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
-
-// Real time, plus what a test adds.
-class SkippingClock final : public Clock {
- public:
-  int64_t NowNs() const override { return Clock::Monotonic().NowNs() + skipped_ns_.load(); }
-  void Skip(int64_t ns) { skipped_ns_ += ns; }
-
- private:
-  std::atomic<int64_t> skipped_ns_{0};
-};
 
 class WorkerPoolTest : public testing::Test {
  protected:

@@ -1,5 +1,4 @@
 // A pool whose workers are lost and replaced.
-#include <atomic>
 #include <limits>
 #include <signal.h>
 #include <string>
@@ -11,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "parallel/worker_pool.h"
 #include "tests/parallel/fake_executor.h"
+#include "tests/parallel/skipping_clock.h"
 
 namespace pagoda::parallel {
 namespace {
@@ -23,16 +23,6 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
 constexpr int64_t kSecond = 1'000'000'000;
-
-// Real time, plus what a test adds.
-class AheadClock final : public Clock {
- public:
-  int64_t NowNs() const override { return Clock::Monotonic().NowNs() + skipped_ns_.load(); }
-  void Skip(int64_t ns) { skipped_ns_ += ns; }
-
- private:
-  std::atomic<int64_t> skipped_ns_{0};
-};
 
 class WorkerRestartTest : public testing::Test {
  protected:
@@ -91,7 +81,7 @@ class WorkerRestartTest : public testing::Test {
     return absl::OkStatus();
   }
 
-  AheadClock clock_;
+  SkippingClock clock_;
   std::unique_ptr<WorkerPool> pool_;
 };
 
