@@ -50,6 +50,8 @@ step "dependencies"
 if $all; then deploy/install-deps.sh --all; else deploy/install-deps.sh --tests; fi
 
 step "release: build"
+# Benchmarks are compiled where all is.
+launcher+=(-DPAGODA_BENCHMARKS="$($all && echo ON || echo OFF)")
 build release
 step "release: tests"
 if $all; then run_tests release; else run_tests release -LE 'long'; fi
