@@ -32,7 +32,7 @@ struct Search {
 class Beams : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    auto daemon = TestDaemon::Start({.flags = {"--dtype=float32"}});
+    auto daemon = TestDaemon::Start({.flags = PreciseFlags()});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = daemon->release();
   }
@@ -104,10 +104,15 @@ void Beams::ExpectSame(const CallResult& result, const std::vector<PlainBeam>& e
   ASSERT_EQ(result.sequences.size(), expected.size());
   for (uint32_t i = 0; i < expected.size(); ++i) {
     const CallResult::Sequence& sequence = result.sequences.at(i);
-    EXPECT_EQ(sequence.token_ids, expected[i].tokens) << "beam " << i;
     double sum = 0.0;
     for (const v1::TokenLogprobs& logprobs : sequence.logprobs) sum += logprobs.token().logprob();
-    EXPECT_NEAR(sum, expected[i].sum, 1e-3) << "beam " << i;
+    if (IsExactDevice()) {
+      EXPECT_EQ(sequence.token_ids, expected[i].tokens) << "beam " << i;
+      EXPECT_NEAR(sum, expected[i].sum, 1e-3) << "beam " << i;
+    } else {
+      // Beams that are about as good may change places.
+      EXPECT_NEAR(sum, expected[i].sum, 0.1) << "beam " << i;
+    }
   }
 }
 

@@ -26,9 +26,12 @@ struct CallResult {
     std::vector<v1::TokenLogprobs> logprobs;
     v1::Finished finished;
     int num_finished = 0;
+    bool is_greedy = false;
 
-    // The tokens and the bits of their log-probabilities are the same.
-    bool SameOutput(const Sequence& other) const;
+    // The tokens, the text, its end and the bits of log-probabilities are those expected. On a
+    // device that is not exact: up to a near tie; greedy outputs that were asked for 2
+    // log-probabilities show where that was.
+    bool SameOutput(const Sequence& expected) const;
   };
   std::map<uint32_t, Sequence> sequences;
   std::vector<v1::TokenLogprobs> prompt_logprobs;

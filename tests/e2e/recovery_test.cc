@@ -49,6 +49,7 @@ v1::GenerateRequest RequestOf(int i) {
     request.mutable_stopping()->add_stop("\n\n");
     request.mutable_stopping()->add_stop("garden tree");
   }
+  if (i % 2 == 0 && !IsExactDevice()) request.mutable_output()->set_logprobs(2);
   return request;
 }
 
@@ -132,7 +133,6 @@ class Clients {
     const CallResult& alone = alone_[static_cast<size_t>(i)];
     const bool is_right = status.ok() && result.num_started == 1 && result.sequences.size() == 1 &&
                           result.first().num_finished == 1 &&
-                          result.first().text == alone.first().text &&
                           result.first().SameOutput(alone.first());
     if (is_right) return;
     num_wrong_.fetch_add(1);
@@ -236,7 +236,7 @@ TEST_F(Recovery, WithAPoolThatPreempts) {
   // 600 tokens of the shipped model, which 12 streams outgrow.
   ASSERT_NO_FATAL_FAILURE(Start({"--max-num-seqs=16",
                                  "--max-num-batched-tokens=32",
-                                 "--block-size=8",
+                                 IsExactDevice() ? "--block-size=8" : "--block-size=16",
                                  "--kv-cache-memory=2457600"}));
   StrikeThrough(12, 4, 0, 2);
 }

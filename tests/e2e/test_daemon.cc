@@ -95,6 +95,12 @@ std::string DeviceUnderTest() {
   return device != nullptr && *device != '\0' ? device : "cpu";
 }
 
+bool IsExactDevice() { return DeviceUnderTest() != "cuda"; }
+
+std::vector<std::string> PreciseFlags() {
+  return {DeviceUnderTest() == "cuda" ? "--dtype=float16" : "--dtype=float32"};
+}
+
 std::string DefaultModelDir() { return PAGODA_SOURCE_DIR "/deploy/models/fable-7m"; }
 
 absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions options) {

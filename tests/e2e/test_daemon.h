@@ -24,6 +24,13 @@ absl::optional<std::string> ConformanceDir();
 
 // $PAGODA_DEVICE, what daemons are started on unless their flags say otherwise; else "cpu".
 std::string DeviceUnderTest();
+// Whether an output is the same bit by bit whatever else is in a batch; elsewhere (cuda) another
+// kernel may compute a row, and where the best two log-probabilities are within kNearTie either may
+// come.
+bool IsExactDevice();
+inline constexpr float kNearTie = 0.3f;
+// The most precise type of the device, where the model's own would round too much.
+std::vector<std::string> PreciseFlags();
 
 // deploy/models/fable-7m of the sources.
 std::string DefaultModelDir();
