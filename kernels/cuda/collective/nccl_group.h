@@ -12,7 +12,8 @@ namespace pagoda::kernels::cuda {
 // timeout end whatever the ranks do; an op that waits for a lost rank ends by Abort alone. NVLink
 // multicast stays off. No AllReduceNorm: the sum is NCCL's.
 //
-// Every rank calls it, on the thread of its device. The context must outlive the group.
+// Every rank calls it, on the thread of its device. The context must outlive the group, and graphs
+// with its ops must not: NCCL waits for them to be destroyed.
 // FAILED_PRECONDITION where there is no NCCL, or this build was made without its header.
 absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeNcclGroup(const DeviceContext& context,
                                                            const DeviceGroupOptions& options);

@@ -109,6 +109,8 @@ class Watch {
   // The first look after some 100 us; then less and less often, down to some milliseconds.
   static constexpr uint32_t kFirstLook = 256;
   static constexpr uint32_t kLongestPause = 8192;
+  // Before the host is asked.
+  static constexpr uint64_t kPatienceNs = 1'000'000;
 
   __device__ __noinline__ bool Look(int peer) {
     next_look_ = num_spins_ + min(num_spins_, kLongestPause);
@@ -117,17 +119,25 @@ class Watch {
       ReportFailure(view_, failure);
       return true;
     }
-    // Host memory is far: one thread of those that wait together asks.
-    const unsigned waiting = __activemask();
-    if ((threadIdx.x & 31) == __ffs(waiting) - 1 && LoadRelaxed(&view_.host->abort) != 0) {
+    const uint64_t now_ns = GlobalTimeNs();
+    if (begin_ns_ == 0) begin_ns_ = now_ns;
+    if (now_ns - begin_ns_ < kPatienceNs) return false;
+    if (MayAskHost(now_ns) && LoadRelaxed(&view_.host->abort) != 0) {
       Fail(view_, CollectiveFault::kAborted, view_.rank);
       return true;
     }
-    const uint64_t now_ns = GlobalTimeNs();
-    if (begin_ns_ == 0) begin_ns_ = now_ns;
     if (now_ns - begin_ns_ < view_.timeout_ns) return false;
     Fail(view_, CollectiveFault::kTimeout, peer);
     return true;
+  }
+
+  // One thread of the device at a time: host memory gives some million answers a second, so that
+  // thousands of warps that ask lose a millisecond, for which the other ranks wait and ask in turn.
+  __device__ bool MayAskHost(uint64_t now_ns) {
+    uint32_t* const asked = &view_.controls[view_.rank]->asked_host_ms;
+    const uint32_t now_ms = static_cast<uint32_t>(now_ns / 1'000'000);
+    const uint32_t asked_ms = LoadRelaxed(asked);
+    return asked_ms != now_ms && atomicCAS(asked, asked_ms, now_ms) == asked_ms;
   }
 
   const PeerView& view_;

@@ -24,6 +24,8 @@ struct PeerControl {
   uint32_t failure;
   // 1: the host was told.
   uint32_t reported;
+  // When a thread last asked the host whether to go on.
+  uint32_t asked_host_ms;
   // Number of reductions so far: one value, kept once a block so that a block needs no other.
   uint32_t epochs[kMaxReduceBlocks];
   // Number of pieces that a block of gathers has sent.

@@ -118,31 +118,32 @@ struct Slots {
     *slot = EmptyVector();
     return v;
   }
-  // sum = every rank's, in order, with `own` for this one's.
+  // What each rank has sent of a vector, or not yet; `own` for this one's. The looks are on their
+  // way together when it returns.
+  __device__ __forceinline__ void Look(int64_t vector, const uint4& own, uint4 (&got)[kRanks]) const {
+#pragma unroll
+    for (int r = 0; r < kRanks; ++r) {
+      got[r] = own;
+      if (r < a.view.num_ranks && r != a.view.rank) {
+        got[r] = LoadSlot(At(a.view.rank, r * a.vectors_per_sender + vector));
+      }
+    }
+  }
+  // sum = every rank's, in order, once all have come; empties the slots.
   template <typename T>
   __device__ __forceinline__ void Add(int64_t vector,
-                                      const uint4& own,
+                                      uint4 (&got)[kRanks],
                                       float (&sum)[Lanes<T>::kCount],
                                       Watch& watch,
                                       bool* ok) const {
     constexpr int kCount = Lanes<T>::kCount;
-    const int rank = a.view.rank, num_ranks = a.view.num_ranks;
-    uint4 got[kRanks];
-    // All looks are under way before the first is waited for.
-#pragma unroll
-    for (int r = 0; r < kRanks; ++r) {
-      got[r] = own;
-      if (r < num_ranks && r != rank) {
-        got[r] = LoadSlot(At(rank, r * a.vectors_per_sender + vector));
-      }
-    }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sum[i] = 0.0f;
 #pragma unroll
     for (int r = 0; r < kRanks; ++r) {
-      if (r >= num_ranks) continue;
-      if (r != rank) {
-        uint4* const slot = At(rank, r * a.vectors_per_sender + vector);
+      if (r >= a.view.num_ranks) continue;
+      if (r != a.view.rank) {
+        uint4* const slot = At(a.view.rank, r * a.vectors_per_sender + vector);
         while (!IsComplete(got[r]) && *ok) {
           if (watch.GivesUp(r)) *ok = false;
           got[r] = LoadSlot(slot);
@@ -193,23 +194,25 @@ __device__ __forceinline__ void PushTile(const ReduceArgs& a,
   }
 }
 
-// The sum of `own` with all other ranks' and the residual, as it is stored.
+template <typename T>
+__device__ __forceinline__ uint4 LoadResidual(const ReduceArgs& a, const Piece<T>& piece) {
+  return a.residual == nullptr ? uint4{} : piece.Load(a.residual);
+}
+
+// The sum of what `got` looked for and the residual, as it is stored.
 template <typename T, int kRanks>
 __device__ __forceinline__ uint4 AddPiece(const Slots<kRanks>& slots,
-                                          const Piece<T>& piece,
-                                          const uint4& own,
                                           int64_t slot,
+                                          uint4 (&got)[kRanks],
+                                          const uint4& residual,
                                           Watch& watch,
                                           bool* ok) {
   constexpr int kCount = Lanes<T>::kCount;
-  const void* const residual = slots.a.residual;
-  uint4 added = {};
-  if (residual != nullptr) added = piece.Load(residual);
   float sum[kCount];
-  slots.template Add<T>(slot, own, sum, watch, ok);
-  if (residual != nullptr) {
+  slots.template Add<T>(slot, got, sum, watch, ok);
+  if (slots.a.residual != nullptr) {
     float f[kCount];
-    Lanes<T>::Unpack(added, f);
+    Lanes<T>::Unpack(residual, f);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sum[i] += f[i];
   }
@@ -230,35 +233,64 @@ __device__ __forceinline__ void AddOwnParts(const ReduceArgs& a,
     const Piece<T> piece(a, tile, threadIdx.x + i * blockDim.x);
     if (piece.count == 0 || OwnerOf(piece.vector, num_ranks) != a.view.rank) continue;
     const int64_t slot = PlaceInPart(piece.vector, num_ranks);
-    const uint4 v = Sendable(AddPiece<T>(slots, piece, own[i], slot, watch, ok));
+    uint4 got[kRanks];
+    const uint4 residual = LoadResidual<T>(a, piece);
+    slots.Look(slot, own[i], got);
+    const uint4 v = Sendable(AddPiece<T>(slots, slot, got, residual, watch, ok));
     if (!*ok) continue;
     slots.Push(a.first_sum + piece.vector, v);
     piece.Store(a.sum, v);
   }
 }
 
-// The sums of a tile, of whoever added them; stored, but for those that are.
-template <typename T, int kRanks, Shots kShots, int kVecs>
+// One-shot: v, what this thread has of a tile, becomes the sum over all ranks.
+template <typename T, int kRanks, int kVecs>
 __device__ __forceinline__ void SumTile(const ReduceArgs& a,
                                         const Slots<kRanks>& slots,
                                         int64_t tile,
                                         uint4 (&v)[kVecs],
                                         Watch& watch,
                                         bool* ok) {
+  // All that is looked for is on its way before anything is waited for, where registers allow.
+  constexpr int kAhead = kVecs * kRanks <= 8 ? kVecs : 1;
+  uint4 got[kAhead][kRanks], residual[kAhead];
+#pragma unroll
+  for (int begin = 0; begin < kVecs; begin += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const Piece<T> piece(a, tile, threadIdx.x + (begin + i) * blockDim.x);
+      if (piece.count == 0) continue;
+      residual[i] = LoadResidual<T>(a, piece);
+      slots.Look(piece.vector, v[begin + i], got[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const Piece<T> piece(a, tile, threadIdx.x + (begin + i) * blockDim.x);
+      if (piece.count == 0) continue;
+      v[begin + i] = AddPiece<T>(slots, piece.vector, got[i], residual[i], watch, ok);
+      if (*ok) piece.Store(a.sum, v[begin + i]);
+    }
+  }
+}
+
+// Two-shot: the sums of a tile, of whoever added them.
+template <typename T, int kRanks, int kVecs>
+__device__ __forceinline__ void TakeTile(const ReduceArgs& a,
+                                         const Slots<kRanks>& slots,
+                                         int64_t tile,
+                                         uint4 (&v)[kVecs],
+                                         Watch& watch,
+                                         bool* ok) {
 #pragma unroll
   for (int i = 0; i < kVecs; ++i) {
     const Piece<T> piece(a, tile, threadIdx.x + i * blockDim.x);
     if (piece.count == 0) continue;
-    if constexpr (kShots == Shots::kOne) {
-      v[i] = AddPiece<T>(slots, piece, v[i], piece.vector, watch, ok);
-    } else {
-      const int owner = OwnerOf(piece.vector, a.view.num_ranks);
-      if (owner == a.view.rank) {
-        v[i] = piece.Load(a.sum);
-        continue;
-      }
-      v[i] = slots.Take(a.first_sum + piece.vector, owner, watch, ok);
+    const int owner = OwnerOf(piece.vector, a.view.num_ranks);
+    if (owner == a.view.rank) {
+      v[i] = piece.Load(a.sum);
+      continue;
     }
+    v[i] = slots.Take(a.first_sum + piece.vector, owner, watch, ok);
     if (*ok) piece.Store(a.sum, v[i]);
   }
 }
@@ -354,8 +386,12 @@ __global__ void __launch_bounds__(kMaxReduceThreads, ReduceBlocksPerSm(kRanks, k
     }
   }
   for (int64_t tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
-    if (tile != blockIdx.x) LoadTile<T, kVecs>(a, tile, first);
-    SumTile<T, kRanks, kShots, kVecs>(a, slots, tile, first, watch, &ok);
+    if constexpr (kShots == Shots::kOne) {
+      if (tile != blockIdx.x) LoadTile<T, kVecs>(a, tile, first);
+      SumTile<T, kRanks, kVecs>(a, slots, tile, first, watch, &ok);
+    } else {
+      TakeTile<T, kRanks, kVecs>(a, slots, tile, first, watch, &ok);
+    }
     if constexpr (kHasNorm) NormRow<T, kVecs>(a, tile, first, weights, ok);
   }
   // Every thread has read the epoch.
