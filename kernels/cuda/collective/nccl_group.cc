@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -279,10 +280,15 @@ absl::Status NcclGroup::Poll() {
 
 void NcclGroup::Abort() {
   aborted_ = true;
-  MutexLock lock(&mutex_);
-  // Kernels that wait end; the communicator is freed behind the scenes.
-  if (comm_ != nullptr) nccl_.comm_abort(comm_);
-  comm_ = nullptr;
+  ncclComm_t comm = nullptr;
+  {
+    MutexLock lock(&mutex_);
+    std::swap(comm, comm_);
+  }
+  if (comm == nullptr) return;
+  // Kernels that wait end at once, but the call may last until graphs with its ops are gone: on a
+  // thread of its own, so that whoever aborts does not wait.
+  std::thread([abort = nccl_.comm_abort, comm] { abort(comm); }).detach();
 }
 
 }  // namespace

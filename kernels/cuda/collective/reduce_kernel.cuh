@@ -120,7 +120,9 @@ struct Slots {
   }
   // What each rank has sent of a vector, or not yet; `own` for this one's. The looks are on their
   // way together when it returns.
-  __device__ __forceinline__ void Look(int64_t vector, const uint4& own, uint4 (&got)[kRanks]) const {
+  __device__ __forceinline__ void Look(int64_t vector,
+                                       const uint4& own,
+                                       uint4 (&got)[kRanks]) const {
 #pragma unroll
     for (int r = 0; r < kRanks; ++r) {
       got[r] = own;

@@ -2,6 +2,7 @@
 // Usage: cuda_group_check [--quick] [part of a suite's name ...]
 // Suites are TRANSPORT/KIND/RANKSxDEVICES: ipc/processes/2x1 is two processes on one GPU.
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -69,13 +70,16 @@ class Suites {
     for (const std::string& filter : filters_) wanted = wanted || absl::StrContains(name, filter);
     if (!wanted) return;
     std::printf("---- %s\n", name.c_str());
+    const auto begin = std::chrono::steady_clock::now();
     const std::string wrong = RunRanks(setup, run);
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (wrong.empty()) {
       ++num_passed_;
-      std::printf("ok   suite %s\n", name.c_str());
+      std::printf("ok   suite %s (%.1f s)\n", name.c_str(), seconds);
     } else {
       ++num_failed_;
-      std::printf("FAIL suite %s: %s\n", name.c_str(), wrong.c_str());
+      std::printf("FAIL suite %s (%.1f s): %s\n", name.c_str(), seconds, wrong.c_str());
     }
     std::fflush(stdout);
   }

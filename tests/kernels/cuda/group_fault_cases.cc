@@ -1,6 +1,7 @@
 // Ranks that are late, lost or told to stop.
 
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <signal.h>
 #include <thread>
@@ -178,6 +179,7 @@ absl::Status RunKilledRank(Rank& rank, Transport transport) {
               rank.rank,
               static_cast<long long>(took_ms),
               status.ToString().c_str());
+  std::fflush(stdout);
   return ExpectWithin(status,
                       {absl::StatusCode::kUnavailable, absl::StatusCode::kAborted},
                       took_ms,

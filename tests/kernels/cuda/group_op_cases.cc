@@ -212,7 +212,8 @@ absl::Status OpCases::Reduce(
     }
     const double got = Decode(dtype, &out[i * element]);
     const double limit =
-        slack_ * Epsilon(dtype) * std::max(std::abs(expected), transport_ == Transport::kNccl ? size : 0) +
+        slack_ * Epsilon(dtype) *
+            std::max(std::abs(expected), transport_ == Transport::kNccl ? size : 0) +
         4e-7 * size + 1e-7;
     if (!(std::abs(got - expected) <= limit)) {
       return absl::InternalError(
