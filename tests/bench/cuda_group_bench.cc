@@ -18,7 +18,7 @@
 #include "absl/strings/strip.h"
 #include "kernels/base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "tests/kernels/cuda/group_cases.h"
+#include "tests/kernels/cuda/group_transport.h"
 
 namespace pagoda::kernels::cuda::test {
 namespace {

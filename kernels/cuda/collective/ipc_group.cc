@@ -52,6 +52,8 @@ class IpcGroup final : public DeviceGroup {
   Shots ShotsOf(int64_t num_bytes) const {
     return shots_ == Shots::kAuto ? ChooseShots(view_.num_ranks, num_bytes) : shots_;
   }
+  // What the kernel of a reduction is made for.
+  int KernelRanks(bool is_whole) const { return is_whole ? num_ranks() : kMaxRanks; }
   // Lays out slots, and launches.
   absl::Status Reduce(
       Shots shots, DType dtype, const ReduceGrid& grid, int64_t num_vectors, ReduceArgs args);
@@ -135,8 +137,9 @@ absl::Status IpcGroup::Reduce(
     Shots shots, DType dtype, const ReduceGrid& grid, int64_t num_vectors, ReduceArgs args) {
   const ReduceLayout slots = LayOutReduce(shots, num_ranks(), num_vectors);
   args.view = view_;
-  args.vectors_per_sender = slots.vectors_per_sender;
-  args.first_sum = slots.first_sum;
+  args.num_vectors = static_cast<int>(num_vectors);
+  args.vectors_per_sender = static_cast<int>(slots.vectors_per_sender);
+  args.first_sum = static_cast<int>(slots.first_sum);
   return LaunchReduce(
       context_,
       {.shots = shots, .grid = grid, .dtype = dtype, .programmatic = programmatic()},
@@ -153,21 +156,23 @@ absl::Status IpcGroup::AllReduceSum(const AllReduceParams& params) {
   for (int64_t begin = 0; begin < params.count; begin += most) {
     const int64_t count = std::min(most, params.count - begin);
     const int64_t num_vectors = CeilDiv(count, per_vector);
-    const ReduceGrid grid =
-        PlanReduce(num_ranks(), num_vectors, context_.num_sms, memory_->ranks_on_device());
     const void* const x = static_cast<const char*>(params.x) + begin * element_bytes;
     void* const y = static_cast<char*>(params.y) + begin * element_bytes;
-    PAGODA_RETURN_IF_ERROR(Reduce(shots,
-                                  params.dtype,
-                                  grid,
-                                  num_vectors,
-                                  {.x = x,
-                                   .sum = y,
-                                   .count = count,
-                                   .num_tiles = CeilDiv(num_vectors, grid.num_threads),
-                                   .tile_count = grid.num_threads * per_vector,
-                                   .tile_vectors = grid.num_threads,
-                                   .is_aligned = IsAligned16(x) && IsAligned16(y)}));
+    const bool is_whole = count % per_vector == 0 && IsAligned16(x) && IsAligned16(y);
+    const ReduceGrid grid = PlanReduce(
+        KernelRanks(is_whole), num_vectors, context_.num_sms, memory_->ranks_on_device());
+    PAGODA_RETURN_IF_ERROR(
+        Reduce(shots,
+               params.dtype,
+               grid,
+               num_vectors,
+               {.x = x,
+                .sum = y,
+                .count = count,
+                .tile_count = grid.num_threads * per_vector,
+                .num_tiles = static_cast<int>(CeilDiv(num_vectors, grid.num_threads)),
+                .tile_vectors = grid.num_threads,
+                .is_whole = is_whole}));
   }
   return absl::OkStatus();
 }
@@ -188,31 +193,31 @@ absl::Status IpcGroup::AllReduceNorm(const AllReduceNormParams& params) {
   const int64_t row_vectors = CeilDiv(row_bytes, kVectorBytes);
   const Shots shots = ShotsOf(params.rows * row_bytes);
   const int64_t most = MaxReduceVectors(shots, num_ranks()) / row_vectors;
-  const bool is_aligned = row_bytes % kVectorBytes == 0 && IsAligned16(params.x) &&
-                          IsAligned16(params.residual) && IsAligned16(params.sum) &&
-                          IsAligned16(params.y) && IsAligned16(params.weight);
+  const bool is_whole = row_bytes % kVectorBytes == 0 && IsAligned16(params.x) &&
+                        IsAligned16(params.residual) && IsAligned16(params.sum) &&
+                        IsAligned16(params.y) && IsAligned16(params.weight);
   for (int64_t begin = 0; begin < params.rows; begin += most) {
     const int64_t rows = std::min(most, params.rows - begin);
     const int64_t offset = begin * row_bytes;
     const char* const residual = static_cast<const char*>(params.residual);
-    PAGODA_RETURN_IF_ERROR(
-        Reduce(shots,
-               params.dtype,
-               PlanReduceNorm(
-                   num_ranks(), rows, row_vectors, context_.num_sms, memory_->ranks_on_device()),
-               rows * row_vectors,
-               {.x = static_cast<const char*>(params.x) + offset,
-                .residual = residual == nullptr ? nullptr : residual + offset,
-                .sum = static_cast<char*>(params.sum) + offset,
-                .weight = params.weight,
-                .y = static_cast<char*>(params.y) + offset,
-                .count = rows * params.width,
-                .num_tiles = rows,
-                .tile_count = params.width,
-                .tile_vectors = row_vectors,
-                .epsilon = params.epsilon,
-                .weight_offset = params.weight_offset,
-                .is_aligned = is_aligned}));
+    PAGODA_RETURN_IF_ERROR(Reduce(
+        shots,
+        params.dtype,
+        PlanReduceNorm(
+            KernelRanks(is_whole), rows, row_vectors, context_.num_sms, memory_->ranks_on_device()),
+        rows * row_vectors,
+        {.x = static_cast<const char*>(params.x) + offset,
+         .residual = residual == nullptr ? nullptr : residual + offset,
+         .sum = static_cast<char*>(params.sum) + offset,
+         .weight = params.weight,
+         .y = static_cast<char*>(params.y) + offset,
+         .count = rows * params.width,
+         .tile_count = params.width,
+         .num_tiles = static_cast<int>(rows),
+         .tile_vectors = static_cast<int>(row_vectors),
+         .epsilon = params.epsilon,
+         .weight_offset = params.weight_offset,
+         .is_whole = is_whole}));
   }
   return absl::OkStatus();
 }

@@ -20,15 +20,17 @@ struct ReduceArgs {
   const float* weight = nullptr;   // [tile_count]; null: no norm
   void* y = nullptr;               // [count], with a norm
   int64_t count = 0;
-  int64_t num_tiles = 0;
-  int64_t tile_count = 0;    // elements; of the last tile there may be fewer
-  int64_t tile_vectors = 0;  // vectors that hold them
+  int64_t tile_count = 0;  // elements; of the last tile there may be fewer
+  int num_tiles = 0;
+  int tile_vectors = 0;  // vectors that hold a tile's elements
+  int num_vectors = 0;   // of all tiles
   float epsilon = 0.0f;
   float weight_offset = 0.0f;
-  bool is_aligned = false;  // all arrays and tiles, to 16 bytes
+  // All arrays are aligned to 16 bytes, and all vectors of them are whole.
+  bool is_whole = false;
   // From LayOutReduce.
-  int64_t vectors_per_sender = 0;
-  int64_t first_sum = 0;
+  int vectors_per_sender = 0;
+  int first_sum = 0;
 };
 
 // What a launch is, besides its arguments.

@@ -57,35 +57,48 @@ __device__ __noinline__ void StorePart(T* p, const uint4& v, int count) {
   }
 }
 
-// A vector of a tile: where it is in the arrays, and how much of it there is.
-template <typename T>
+// A vector of a tile, of one thread. kWhole: all vectors are whole and aligned, so that arrays and
+// slots have the same order; these kernels are issued from few multiprocessors, where the
+// instructions for anything else would take longer than the data.
+template <typename T, bool kWhole>
 struct Piece {
-  int64_t element;  // in the arrays
-  int64_t vector;   // in the slots
-  int count;        // elements; none: this thread has nothing to do
-  bool is_whole;    // and aligned
+  static constexpr int kCount = Lanes<T>::kCount;
+  int vector;  // in the slots
+  bool is_mine;
 
-  __device__ __forceinline__ Piece(const ReduceArgs& a, int64_t tile, int64_t place) {
-    constexpr int kCount = Lanes<T>::kCount;
+  __device__ __forceinline__ Piece(const ReduceArgs& a, int tile, int place)
+      : vector(tile * a.tile_vectors + place),
+        is_mine(place < a.tile_vectors && vector < a.num_vectors) {}
+  __device__ __forceinline__ uint4 Load(const void* array) const {
+    return static_cast<const uint4*>(array)[vector];
+  }
+  __device__ __forceinline__ void Store(void* array, const uint4& v) const {
+    static_cast<uint4*>(array)[vector] = v;
+  }
+};
+
+// Any alignment; the last vector of a tile may be cut short.
+template <typename T>
+struct Piece<T, false> {
+  static constexpr int kCount = Lanes<T>::kCount;
+  int vector;
+  bool is_mine;
+  int count;        // elements
+  int64_t element;  // in the arrays
+
+  __device__ __forceinline__ Piece(const ReduceArgs& a, int tile, int place)
+      : vector(tile * a.tile_vectors + place) {
     element = tile * a.tile_count + place * kCount;
-    vector = tile * a.tile_vectors + place;
     const int64_t end = min((tile + 1) * a.tile_count, a.count);
     const int64_t left = place < a.tile_vectors ? end - element : 0;
     count = static_cast<int>(max(int64_t{0}, min(int64_t{kCount}, left)));
-    is_whole = a.is_aligned && count == kCount;
+    is_mine = count > 0;
   }
   __device__ __forceinline__ uint4 Load(const void* array) const {
-    const T* const p = static_cast<const T*>(array) + element;
-    if (is_whole) return *reinterpret_cast<const uint4*>(p);
-    return LoadPart<T>(p, count);
+    return LoadPart<T>(static_cast<const T*>(array) + element, count);
   }
   __device__ __forceinline__ void Store(void* array, const uint4& v) const {
-    T* const p = static_cast<T*>(array) + element;
-    if (is_whole) {
-      *reinterpret_cast<uint4*>(p) = v;
-    } else {
-      StorePart<T>(p, v, count);
-    }
+    StorePart<T>(static_cast<T*>(array) + element, v, count);
   }
 };
 
@@ -164,28 +177,28 @@ struct Slots {
 };
 
 // What this thread has of a tile of x.
-template <typename T, int kVecs>
-__device__ __forceinline__ void LoadTile(const ReduceArgs& a, int64_t tile, uint4 (&v)[kVecs]) {
+template <typename T, bool kWhole, int kVecs>
+__device__ __forceinline__ void LoadTile(const ReduceArgs& a, int tile, uint4 (&v)[kVecs]) {
 #pragma unroll
   for (int i = 0; i < kVecs; ++i) {
-    const Piece<T> piece(a, tile, threadIdx.x + i * blockDim.x);
+    const Piece<T, kWhole> piece(a, tile, threadIdx.x + i * blockDim.x);
     v[i] = {};
-    if (piece.count > 0) v[i] = Sendable(piece.Load(a.x));
+    if (piece.is_mine) v[i] = Sendable(piece.Load(a.x));
   }
 }
 
 // Sends what this thread has of a tile: to all, or each part to its owner.
-template <typename T, int kRanks, Shots kShots, int kVecs>
+template <typename T, bool kWhole, int kRanks, Shots kShots, int kVecs>
 __device__ __forceinline__ void PushTile(const ReduceArgs& a,
                                          const Slots<kRanks>& slots,
-                                         int64_t tile,
+                                         int tile,
                                          const uint4 (&v)[kVecs]) {
   const int rank = a.view.rank, num_ranks = a.view.num_ranks;
   const int64_t begin = rank * a.vectors_per_sender;
 #pragma unroll
   for (int i = 0; i < kVecs; ++i) {
-    const Piece<T> piece(a, tile, threadIdx.x + i * blockDim.x);
-    if (piece.count == 0) continue;
+    const Piece<T, kWhole> piece(a, tile, threadIdx.x + i * blockDim.x);
+    if (!piece.is_mine) continue;
     if constexpr (kShots == Shots::kOne) {
       slots.Push(begin + piece.vector, v[i]);
     } else {
@@ -196,8 +209,8 @@ __device__ __forceinline__ void PushTile(const ReduceArgs& a,
   }
 }
 
-template <typename T>
-__device__ __forceinline__ uint4 LoadResidual(const ReduceArgs& a, const Piece<T>& piece) {
+template <typename T, bool kWhole>
+__device__ __forceinline__ uint4 LoadResidual(const ReduceArgs& a, const Piece<T, kWhole>& piece) {
   return a.residual == nullptr ? uint4{} : piece.Load(a.residual);
 }
 
@@ -222,21 +235,21 @@ __device__ __forceinline__ uint4 AddPiece(const Slots<kRanks>& slots,
 }
 
 // Two-shot: adds what this rank owns of a tile, and sends the sums.
-template <typename T, int kRanks, int kVecs>
+template <typename T, bool kWhole, int kRanks, int kVecs>
 __device__ __forceinline__ void AddOwnParts(const ReduceArgs& a,
                                             const Slots<kRanks>& slots,
-                                            int64_t tile,
+                                            int tile,
                                             const uint4 (&own)[kVecs],
                                             Watch& watch,
                                             bool* ok) {
   const int num_ranks = a.view.num_ranks;
 #pragma unroll
   for (int i = 0; i < kVecs; ++i) {
-    const Piece<T> piece(a, tile, threadIdx.x + i * blockDim.x);
-    if (piece.count == 0 || OwnerOf(piece.vector, num_ranks) != a.view.rank) continue;
+    const Piece<T, kWhole> piece(a, tile, threadIdx.x + i * blockDim.x);
+    if (!piece.is_mine || OwnerOf(piece.vector, num_ranks) != a.view.rank) continue;
     const int64_t slot = PlaceInPart(piece.vector, num_ranks);
     uint4 got[kRanks];
-    const uint4 residual = LoadResidual<T>(a, piece);
+    const uint4 residual = LoadResidual<T, kWhole>(a, piece);
     slots.Look(slot, own[i], got);
     const uint4 v = Sendable(AddPiece<T>(slots, slot, got, residual, watch, ok));
     if (!*ok) continue;
@@ -246,29 +259,29 @@ __device__ __forceinline__ void AddOwnParts(const ReduceArgs& a,
 }
 
 // One-shot: v, what this thread has of a tile, becomes the sum over all ranks.
-template <typename T, int kRanks, int kVecs>
+template <typename T, bool kWhole, int kRanks, int kVecs>
 __device__ __forceinline__ void SumTile(const ReduceArgs& a,
                                         const Slots<kRanks>& slots,
-                                        int64_t tile,
+                                        int tile,
                                         uint4 (&v)[kVecs],
                                         Watch& watch,
                                         bool* ok) {
   // All that is looked for is on its way before anything is waited for, where registers allow.
-  constexpr int kAhead = kVecs * kRanks <= 8 ? kVecs : 1;
+  constexpr int kAhead = kVecs * kRanks <= 4 ? kVecs : 1;
   uint4 got[kAhead][kRanks], residual[kAhead];
 #pragma unroll
   for (int begin = 0; begin < kVecs; begin += kAhead) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const Piece<T> piece(a, tile, threadIdx.x + (begin + i) * blockDim.x);
-      if (piece.count == 0) continue;
-      residual[i] = LoadResidual<T>(a, piece);
+      const Piece<T, kWhole> piece(a, tile, threadIdx.x + (begin + i) * blockDim.x);
+      if (!piece.is_mine) continue;
+      residual[i] = LoadResidual<T, kWhole>(a, piece);
       slots.Look(piece.vector, v[begin + i], got[i]);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const Piece<T> piece(a, tile, threadIdx.x + (begin + i) * blockDim.x);
-      if (piece.count == 0) continue;
+      const Piece<T, kWhole> piece(a, tile, threadIdx.x + (begin + i) * blockDim.x);
+      if (!piece.is_mine) continue;
       v[begin + i] = AddPiece<T>(slots, piece.vector, got[i], residual[i], watch, ok);
       if (*ok) piece.Store(a.sum, v[begin + i]);
     }
@@ -276,17 +289,17 @@ __device__ __forceinline__ void SumTile(const ReduceArgs& a,
 }
 
 // Two-shot: the sums of a tile, of whoever added them.
-template <typename T, int kRanks, int kVecs>
+template <typename T, bool kWhole, int kRanks, int kVecs>
 __device__ __forceinline__ void TakeTile(const ReduceArgs& a,
                                          const Slots<kRanks>& slots,
-                                         int64_t tile,
+                                         int tile,
                                          uint4 (&v)[kVecs],
                                          Watch& watch,
                                          bool* ok) {
 #pragma unroll
   for (int i = 0; i < kVecs; ++i) {
-    const Piece<T> piece(a, tile, threadIdx.x + i * blockDim.x);
-    if (piece.count == 0) continue;
+    const Piece<T, kWhole> piece(a, tile, threadIdx.x + i * blockDim.x);
+    if (!piece.is_mine) continue;
     const int owner = OwnerOf(piece.vector, a.view.num_ranks);
     if (owner == a.view.rank) {
       v[i] = piece.Load(a.sum);
@@ -297,7 +310,7 @@ __device__ __forceinline__ void TakeTile(const ReduceArgs& a,
   }
 }
 
-template <typename T, int kVecs>
+template <typename T, bool kWhole, int kVecs>
 struct NormWeights {
   static constexpr int kCount = Lanes<T>::kCount;
   float values[kVecs][kCount];
@@ -305,16 +318,18 @@ struct NormWeights {
   __device__ __forceinline__ explicit NormWeights(const ReduceArgs& a) {
 #pragma unroll
     for (int i = 0; i < kVecs; ++i) {
-      const Piece<T> piece(a, 0, threadIdx.x + i * blockDim.x);
-      const float* const from = a.weight + piece.element;
+      const int place = threadIdx.x + i * blockDim.x;
+      const float* const from = a.weight + place * kCount;
 #pragma unroll
       for (int j = 0; j < kCount; j += 4) {
-        if (piece.is_whole) {
-          const float4 w = __ldg(reinterpret_cast<const float4*>(from + j));
-          values[i][j] = w.x, values[i][j + 1] = w.y;
-          values[i][j + 2] = w.z, values[i][j + 3] = w.w;
+        float* const to = &values[i][j];
+        if constexpr (kWhole) {
+          float4 w = {};
+          if (place < a.tile_vectors) w = __ldg(reinterpret_cast<const float4*>(from + j));
+          to[0] = w.x, to[1] = w.y, to[2] = w.z, to[3] = w.w;
         } else {
-          for (int k = j; k < j + 4; ++k) values[i][k] = k < piece.count ? __ldg(from + k) : 0.0f;
+          const int64_t left = a.tile_count - place * kCount - j;
+          for (int k = 0; k < 4; ++k) to[k] = k < left ? __ldg(from + j + k) : 0.0f;
         }
       }
 #pragma unroll
@@ -324,11 +339,11 @@ struct NormWeights {
 };
 
 // y = the norm of a row whose sums this block's threads hold. All threads of the block call it.
-template <typename T, int kVecs>
+template <typename T, bool kWhole, int kVecs>
 __device__ __forceinline__ void NormRow(const ReduceArgs& a,
-                                        int64_t row,
+                                        int row,
                                         const uint4 (&sums)[kVecs],
-                                        const NormWeights<T, kVecs>& weights,
+                                        const NormWeights<T, kWhole, kVecs>& weights,
                                         bool ok) {
   constexpr int kCount = Lanes<T>::kCount;
   __shared__ float scratch[32];
@@ -344,8 +359,8 @@ __device__ __forceinline__ void NormRow(const ReduceArgs& a,
   const float scale = rsqrtf(mean + a.epsilon);
 #pragma unroll
   for (int i = 0; i < kVecs; ++i) {
-    const Piece<T> piece(a, row, threadIdx.x + i * blockDim.x);
-    if (piece.count == 0 || !ok) continue;
+    const Piece<T, kWhole> piece(a, row, threadIdx.x + i * blockDim.x);
+    if (!piece.is_mine || !ok) continue;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) f[i][j] = f[i][j] * scale * weights.values[i][j];
     piece.Store(a.y, Lanes<T>::Pack(f[i]));
@@ -357,44 +372,44 @@ struct NoWeights {
   __device__ __forceinline__ explicit NoWeights(const ReduceArgs&) {}
 };
 
-template <typename T, int kRanks, Shots kShots, int kVecs, bool kHasNorm>
+template <typename T, bool kWhole, int kRanks, Shots kShots, int kVecs, bool kHasNorm>
 __global__ void __launch_bounds__(kMaxReduceThreads, ReduceBlocksPerSm(kRanks, kHasNorm))
     ReduceKernel(const __grid_constant__ ReduceArgs a) {
   LaunchNext();
-  const std::conditional_t<kHasNorm, NormWeights<T, kVecs>, NoWeights> weights(a);
+  const std::conditional_t<kHasNorm, NormWeights<T, kWhole, kVecs>, NoWeights> weights(a);
   WaitForPrevious();
   // Three loads that are on their way together.
   uint32_t* const epochs = a.view.controls[a.view.rank]->epochs;
   const uint32_t epoch = LoadRelaxed(epochs + blockIdx.x);
   const uint32_t failure = LoadRelaxed(&a.view.controls[a.view.rank]->failure);
   uint4 first[kVecs];
-  LoadTile<T, kVecs>(a, blockIdx.x, first);
+  LoadTile<T, kWhole, kVecs>(a, blockIdx.x, first);
   bool ok = MayBegin(a.view, failure);
   const Slots<kRanks> slots(a, epoch);
   Watch watch(a.view);
 
   // All is sent before anything is waited for: blocks of different ranks never wait in a circle.
   uint4 v[kVecs];
-  if (ok) PushTile<T, kRanks, kShots, kVecs>(a, slots, blockIdx.x, first);
-  for (int64_t tile = blockIdx.x + gridDim.x; ok && tile < a.num_tiles; tile += gridDim.x) {
-    LoadTile<T, kVecs>(a, tile, v);
-    PushTile<T, kRanks, kShots, kVecs>(a, slots, tile, v);
+  if (ok) PushTile<T, kWhole, kRanks, kShots, kVecs>(a, slots, blockIdx.x, first);
+  for (int tile = blockIdx.x + gridDim.x; ok && tile < a.num_tiles; tile += gridDim.x) {
+    LoadTile<T, kWhole, kVecs>(a, tile, v);
+    PushTile<T, kWhole, kRanks, kShots, kVecs>(a, slots, tile, v);
   }
   if constexpr (kShots == Shots::kTwo) {
-    AddOwnParts<T, kRanks, kVecs>(a, slots, blockIdx.x, first, watch, &ok);
-    for (int64_t tile = blockIdx.x + gridDim.x; tile < a.num_tiles; tile += gridDim.x) {
-      LoadTile<T, kVecs>(a, tile, v);
-      AddOwnParts<T, kRanks, kVecs>(a, slots, tile, v, watch, &ok);
+    AddOwnParts<T, kWhole, kRanks, kVecs>(a, slots, blockIdx.x, first, watch, &ok);
+    for (int tile = blockIdx.x + gridDim.x; tile < a.num_tiles; tile += gridDim.x) {
+      LoadTile<T, kWhole, kVecs>(a, tile, v);
+      AddOwnParts<T, kWhole, kRanks, kVecs>(a, slots, tile, v, watch, &ok);
     }
   }
-  for (int64_t tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
+  for (int tile = blockIdx.x; tile < a.num_tiles; tile += gridDim.x) {
     if constexpr (kShots == Shots::kOne) {
-      if (tile != blockIdx.x) LoadTile<T, kVecs>(a, tile, first);
-      SumTile<T, kRanks, kVecs>(a, slots, tile, first, watch, &ok);
+      if (tile != blockIdx.x) LoadTile<T, kWhole, kVecs>(a, tile, first);
+      SumTile<T, kWhole, kRanks, kVecs>(a, slots, tile, first, watch, &ok);
     } else {
-      TakeTile<T, kRanks, kVecs>(a, slots, tile, first, watch, &ok);
+      TakeTile<T, kWhole, kRanks, kVecs>(a, slots, tile, first, watch, &ok);
     }
-    if constexpr (kHasNorm) NormRow<T, kVecs>(a, tile, first, weights, ok);
+    if constexpr (kHasNorm) NormRow<T, kWhole, kVecs>(a, tile, first, weights, ok);
   }
   // Every thread has read the epoch.
   __syncthreads();
@@ -406,30 +421,31 @@ __global__ void __launch_bounds__(kMaxReduceThreads, ReduceBlocksPerSm(kRanks, k
   }
 }
 
-// ---- Instantiations: for two, four and eight ranks; any number between takes the next.
+// ---- Instantiations: for two, four and eight ranks; any number between takes the next. What is
+// not whole takes the last, which serves all.
 
-template <typename T, int kRanks, Shots kShots>
+template <typename T, bool kWhole, int kRanks, Shots kShots>
 absl::Status LaunchShots(const DeviceContext& context,
                          const LaunchConfig& config,
                          int vectors_per_thread,
                          const ReduceArgs& args) {
   const auto launch = [&](auto kernel) { return Launch(config, context.stream, kernel, args); };
-  if (args.weight == nullptr) return launch(&ReduceKernel<T, kRanks, kShots, 1, false>);
-  if (vectors_per_thread == 1) return launch(&ReduceKernel<T, kRanks, kShots, 1, true>);
-  if (vectors_per_thread == 2) return launch(&ReduceKernel<T, kRanks, kShots, 2, true>);
-  return launch(&ReduceKernel<T, kRanks, kShots, 4, true>);
+  if (args.weight == nullptr) return launch(&ReduceKernel<T, kWhole, kRanks, kShots, 1, false>);
+  if (vectors_per_thread == 1) return launch(&ReduceKernel<T, kWhole, kRanks, kShots, 1, true>);
+  if (vectors_per_thread == 2) return launch(&ReduceKernel<T, kWhole, kRanks, kShots, 2, true>);
+  return launch(&ReduceKernel<T, kWhole, kRanks, kShots, 4, true>);
 }
 
-template <typename T, int kRanks>
+template <typename T, bool kWhole, int kRanks>
 absl::Status LaunchRanks(const DeviceContext& context,
                          const LaunchConfig& config,
                          const ReduceLaunch& launch,
                          const ReduceArgs& args) {
   const int vectors = launch.grid.vectors_per_thread;
   if (launch.shots == Shots::kTwo) {
-    return LaunchShots<T, kRanks, Shots::kTwo>(context, config, vectors, args);
+    return LaunchShots<T, kWhole, kRanks, Shots::kTwo>(context, config, vectors, args);
   }
-  return LaunchShots<T, kRanks, Shots::kOne>(context, config, vectors, args);
+  return LaunchShots<T, kWhole, kRanks, Shots::kOne>(context, config, vectors, args);
 }
 
 template <typename T>
@@ -440,9 +456,10 @@ absl::Status LaunchReduceOf(const DeviceContext& context,
                                .grid = dim3(launch.grid.num_blocks),
                                .block = dim3(launch.grid.num_threads),
                                .programmatic = launch.programmatic};
-  if (args.view.num_ranks <= 2) return LaunchRanks<T, 2>(context, config, launch, args);
-  if (args.view.num_ranks <= 4) return LaunchRanks<T, 4>(context, config, launch, args);
-  return LaunchRanks<T, 8>(context, config, launch, args);
+  if (!args.is_whole) return LaunchRanks<T, false, kMaxRanks>(context, config, launch, args);
+  if (args.view.num_ranks <= 2) return LaunchRanks<T, true, 2>(context, config, launch, args);
+  if (args.view.num_ranks <= 4) return LaunchRanks<T, true, 4>(context, config, launch, args);
+  return LaunchRanks<T, true, kMaxRanks>(context, config, launch, args);
 }
 
 }  // namespace pagoda::kernels::cuda

@@ -9,8 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
-#include "kernels/cuda/collective/ipc_group.h"
-#include "kernels/cuda/collective/nccl_group.h"
 #include "tests/kernels/cuda/group_cases.h"
 
 namespace pagoda::kernels::cuda::test {
@@ -55,31 +53,6 @@ absl::Status ExpectWithin(const absl::Status& status,
 }
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeGroup(Transport transport,
-                                                       const Rank& rank,
-                                                       Shots shots,
-                                                       int64_t timeout_ns) {
-  DeviceGroupOptions options = rank.Options();
-  options.timeout_ns = timeout_ns;
-  if (transport == Transport::kNccl) return MakeNcclGroup(rank.context, options);
-  return MakeIpcGroup(rank.context, options, shots);
-}
-
-absl::Status AwaitGroup(const Rank& rank, DeviceGroup& group, int64_t timeout_ms) {
-  const int64_t end_ms = NowMs() + timeout_ms;
-  for (;;) {
-    const cudaError_t error = cudaStreamQuery(rank.context.stream);
-    if (error == cudaSuccess) return group.Poll();
-    if (error != cudaErrorNotReady) return Cuda(error, "cudaStreamQuery");
-    (void)cudaGetLastError();
-    if (NowMs() > end_ms) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the stream has not ended within ", timeout_ms, " ms"));
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
-}
 
 absl::Status RunLateRank(Rank& rank, Transport transport) {
   PAGODA_ASSIGN_OR_RETURN(void* const data, Zeros(rank));
