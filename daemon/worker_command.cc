@@ -11,6 +11,7 @@
 #include "kernels/base/log.h"
 #include "kernels/base/status_macros.h"
 #include "parallel/fault_hook.h"
+#include "parallel/shm_group.h"
 #include "parallel/worker_loop.h"
 
 namespace pagoda::daemon {
@@ -20,10 +21,17 @@ namespace {
 constexpr char kFaultHooksVariable[] = "PAGODA_TEST_WORKER_FAULTS";
 
 absl::StatusOr<std::unique_ptr<parallel::StepExecutor>> MakeExecutor(
-    const internal::v1::OpenWorker& open) {
+    const internal::v1::OpenWorker& open, const parallel::UniqueFd& group_memory) {
   SetLogLevel(open.config().log_level());
+  std::unique_ptr<parallel::ProcessGroup> group;
+  if (open.tensor_ranks() > 1) {
+    PAGODA_ASSIGN_OR_RETURN(group,
+                            parallel::MakeShmGroup(group_memory,
+                                                   static_cast<int>(open.tensor_rank()),
+                                                   static_cast<int>(open.tensor_ranks())));
+  }
   PAGODA_ASSIGN_OR_RETURN(std::unique_ptr<parallel::StepExecutor> executor,
-                          engine::MakeStepExecutor(open));
+                          engine::MakeStepExecutor(open, std::move(group)));
   const char* const hooks_text = std::getenv(kFaultHooksVariable);
   if (hooks_text == nullptr || *hooks_text == '\0') return executor;
   LogWarning("%s=%s: this worker fails on purpose", kFaultHooksVariable, hooks_text);
@@ -38,14 +46,18 @@ bool IsSocket(int fd) {
   return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
 }
 
-int RunWorkerCommand(int channel_fd) {
+int RunWorkerCommand(int channel_fd, int group_fd) {
   if (!IsSocket(channel_fd)) {
     LogError("--channel-fd=%d: no socket; workers are started by pagoda serve", channel_fd);
     return kExitUsage;
   }
   // It was started as /proc/self/exe, of which the kernel made "exe".
   prctl(PR_SET_NAME, "pagoda-worker");
-  const absl::Status status = parallel::RunWorkerLoop(channel_fd, MakeExecutor);
+  const parallel::UniqueFd group_memory(group_fd);
+  const absl::Status status =
+      parallel::RunWorkerLoop(channel_fd, [&group_memory](const internal::v1::OpenWorker& open) {
+        return MakeExecutor(open, group_memory);
+      });
   // The daemon logs what went wrong; here only how to end. It is gone when the loop was cancelled.
   return status.ok() || absl::IsCancelled(status) ? kExitOk : kExitWorkerLost;
 }
@@ -57,8 +69,11 @@ void RegisterWorkerCommand(CLI::App& app, int* exit_code) {
   // Not in --help.
   command->group("");
   const auto channel_fd = std::make_shared<int>(-1);
+  const auto group_fd = std::make_shared<int>(-1);
   command->add_option("--channel-fd", *channel_fd, "inherited socket")->required();
-  command->callback([channel_fd, exit_code] { *exit_code = RunWorkerCommand(*channel_fd); });
+  command->add_option("--group-fd", *group_fd, "inherited memory that ranks share");
+  command->callback(
+      [channel_fd, group_fd, exit_code] { *exit_code = RunWorkerCommand(*channel_fd, *group_fd); });
 }
 
 }  // namespace pagoda::daemon

@@ -267,6 +267,22 @@ absl::StatusOr<std::shared_ptr<const Mapping>> Map(const UniqueFd& memory, size_
   return std::make_shared<const Mapping>(static_cast<Shared*>(data), num_bytes);
 }
 
+// INVALID_ARGUMENT when it is not the memory of so many ranks.
+absl::StatusOr<std::shared_ptr<const Mapping>> MapRanks(const UniqueFd& memory, int num_ranks) {
+  const size_t num_bytes = MemoryBytes(num_ranks);
+  struct stat info {};
+  if (fstat(memory.get(), &info) != 0 || info.st_size != static_cast<off_t>(num_bytes)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "shared memory of %d ranks has %d bytes, expected %d", num_ranks, info.st_size, num_bytes));
+  }
+  PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> mapping, Map(memory, num_bytes));
+  const Shared& shared = *mapping->shared();
+  if (shared.magic != kMagic || shared.num_ranks != static_cast<uint32_t>(num_ranks)) {
+    return absl::InvalidArgumentError("what is shared is not the memory of ranks");
+  }
+  return mapping;
+}
+
 }  // namespace
 
 absl::StatusOr<UniqueFd> MakeShmGroupMemory(int num_ranks) {
@@ -285,25 +301,26 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeShmGroup(const UniqueFd& memor
                                                            int rank,
                                                            int num_ranks) {
   PAGODA_RETURN_IF_ERROR(CheckRanks(num_ranks));
-  const size_t num_bytes = MemoryBytes(num_ranks);
-  struct stat info {};
-  const bool has_size = fstat(memory.get(), &info) == 0 &&
-                        info.st_size == static_cast<off_t>(num_bytes) && rank >= 0 &&
-                        rank < num_ranks;
-  if (!has_size) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("shared memory of rank %d of %d has %d bytes, expected %d",
-                        rank,
-                        num_ranks,
-                        info.st_size,
-                        num_bytes));
+  if (rank < 0 || rank >= num_ranks) {
+    return absl::InvalidArgumentError(absl::StrFormat("rank %d of a group of %d", rank, num_ranks));
   }
-  PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> mapping, Map(memory, num_bytes));
-  const Shared& shared = *mapping->shared();
-  if (shared.magic != kMagic || shared.num_ranks != static_cast<uint32_t>(num_ranks)) {
-    return absl::InvalidArgumentError("what is shared is not the memory of ranks");
-  }
+  PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> mapping, MapRanks(memory, num_ranks));
   return std::make_unique<ShmGroup>(std::move(mapping), rank);
+}
+
+absl::optional<int> FindLastRank(const UniqueFd& memory, int num_ranks) {
+  const auto mapping = MapRanks(memory, num_ranks);
+  if (!mapping.ok()) return absl::nullopt;
+  const RankState* const ranks = (*mapping)->shared()->ranks;
+  // Numbers wrap around, and ranks are close to each other.
+  const uint32_t first = ranks[0].num_pieces.load();
+  std::vector<int32_t> leads;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    leads.push_back(static_cast<int32_t>(ranks[rank].num_pieces.load() - first));
+  }
+  const auto last = std::min_element(leads.begin(), leads.end());
+  if (std::count(leads.begin(), leads.end(), *last) > 1) return absl::nullopt;
+  return static_cast<int>(last - leads.begin());
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<ProcessGroup>>> MakeThreadGroups(int num_ranks) {

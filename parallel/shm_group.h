@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "parallel/process_group.h"
 #include "parallel/unique_fd.h"
 
@@ -24,5 +25,9 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> MakeShmGroup(const UniqueFd& memor
 
 // The same for ranks that are threads of one process, by rank.
 absl::StatusOr<std::vector<std::unique_ptr<ProcessGroup>>> MakeThreadGroups(int num_ranks);
+
+// The rank for which the others of a group wait: it has come less far than all of them. Absent when
+// there is no such rank, or when the memory cannot be read.
+absl::optional<int> FindLastRank(const UniqueFd& memory, int num_ranks);
 
 }  // namespace pagoda::parallel

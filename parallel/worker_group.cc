@@ -10,6 +10,8 @@
 #include "kernels/base/check.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
+#include "parallel/shm_group.h"
+#include "parallel/unique_fd.h"
 
 namespace pagoda::parallel {
 namespace {
@@ -62,23 +64,28 @@ std::string WorkerGroup::NameOf(const Rank& rank) {
 
 // ---- Start
 
+absl::Status WorkerGroup::StartRank(int index) {
+  if (options_.num_ranks > 1 && index == 0) {
+    PAGODA_ASSIGN_OR_RETURN(group_memory_, MakeShmGroupMemory(options_.num_ranks));
+  }
+  Rank rank;
+  rank.index = index;
+  rank.silent_since_ns = options_.clock->NowNs();
+  PAGODA_ASSIGN_OR_RETURN(rank.process,
+                          WorkerProcess::Start(options_.worker_command, group_memory_.get()));
+  rank.channel = std::make_unique<FrameChannel>(rank.process->TakeChannel());
+  ranks_.push_back(std::move(rank));
+  return absl::OkStatus();
+}
+
 absl::Status WorkerGroup::Open() {
   PAGODA_CHECK(ranks_.empty());
-  const int64_t now_ns = options_.clock->NowNs();
   for (int i = 0; i < options_.num_ranks; ++i) {
-    Rank rank;
-    rank.index = i;
-    rank.silent_since_ns = now_ns;
-    absl::StatusOr<std::unique_ptr<WorkerProcess>> process =
-        WorkerProcess::Start(options_.worker_command);
-    if (!process.ok()) {
-      failure_ = {.cause = Cause::kStart, .rank = i, .operation = "open"};
-      failure_->status = process.status();
-      return failure_->status;
-    }
-    rank.process = *std::move(process);
-    rank.channel = std::make_unique<FrameChannel>(rank.process->TakeChannel());
-    ranks_.push_back(std::move(rank));
+    const absl::Status status = StartRank(i);
+    if (status.ok()) continue;
+    failure_ = {.cause = Cause::kStart, .rank = i, .operation = "open"};
+    failure_->status = status;
+    return status;
   }
   for (Rank& rank : ranks_) {
     WorkerRequest request;
@@ -258,19 +265,29 @@ int64_t WorkerGroup::StepDeadlineNs(const Rank& rank) const {
   return limit_ns < kForever - rank.oldest_since_ns ? rank.oldest_since_ns + limit_ns : kForever;
 }
 
+WorkerGroup::Rank& WorkerGroup::FindCulprit(Rank& late) {
+  if (ranks_.size() == 1) return late;
+  for (Rank& rank : ranks_) {
+    if (!rank.steps.empty() && rank.process->IsStopped()) return rank;
+  }
+  const absl::optional<int> last = FindLastRank(group_memory_, options_.num_ranks);
+  if (!last.has_value()) return late;
+  Rank& rank = ranks_[static_cast<size_t>(*last)];
+  return rank.steps.empty() ? late : rank;
+}
+
 absl::Status WorkerGroup::CheckStepLimit(Rank& rank) {
   if (options_.clock->NowNs() < StepDeadlineNs(rank)) return absl::OkStatus();
   const int64_t limit_ns = watch_->LimitNs(rank.steps.front().num_tokens);
-  // Any of them holds all up.
-  bool is_stopped = false;
-  for (Rank& each : ranks_) is_stopped |= each.process->IsStopped();
+  const Rank& culprit = FindCulprit(rank);
+  const bool is_stopped = culprit.process->IsStopped();
   if (!is_stopped) watch_->NoteGivenUp();
-  return Fail(rank,
+  return Fail(culprit,
               is_stopped ? Cause::kStopped : Cause::kStuck,
               absl::DeadlineExceededError(
                   absl::StrFormat("%s has not answered step %d for %d ms%s",
-                                  NameOf(rank),
-                                  rank.steps.front().id,
+                                  NameOf(culprit),
+                                  culprit.steps.front().id,
                                   limit_ns / kMillisecond,
                                   is_stopped ? " and was stopped by a signal" : "")));
 }

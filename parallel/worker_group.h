@@ -14,6 +14,7 @@
 #include "pagoda/internal/v1/worker.pb.h"
 #include "parallel/frame_channel.h"
 #include "parallel/step_watch.h"
+#include "parallel/unique_fd.h"
 #include "parallel/worker_pool.h"
 #include "parallel/worker_process.h"
 
@@ -89,6 +90,7 @@ class WorkerGroup {
     internal::v1::ModelReady ready;
   };
 
+  absl::Status StartRank(int index);
   // "worker 0 (pid 123)".
   static std::string NameOf(const Rank& rank);
   absl::Status SendToAll(const internal::v1::WorkerRequest& request);
@@ -99,6 +101,8 @@ class WorkerGroup {
   absl::StatusOr<bool> TakeResult(Rank& rank);
   int64_t StepDeadlineNs(const Rank& rank) const;
   absl::Status CheckStepLimit(Rank& rank);
+  // Of ranks that wait for each other in a step, the one for which they wait; else `late`.
+  Rank& FindCulprit(Rank& late);
 
   // Makes `cause`, an error of a rank's channel, into the group's failure, with what is known of
   // the worker's end.
@@ -111,6 +115,7 @@ class WorkerGroup {
   const uint32_t start_;
   StepWatch* const watch_;
   Phase phase_ = Phase::kOpening;
+  UniqueFd group_memory_;  // of several ranks
   std::vector<Rank> ranks_;
   internal::v1::WorkerHello hello_;
   internal::v1::ModelReady ready_;

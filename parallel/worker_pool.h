@@ -16,7 +16,8 @@ namespace pagoda::parallel {
 
 struct WorkerPoolOptions {
   internal::v1::ServerConfig config;
-  // Command of a worker process; the channel's descriptor number is appended as --channel-fd=N.
+  // Command of a worker process; the channel's descriptor number is appended as --channel-fd=N, and
+  // that of the memory that several ranks share as --group-fd=N.
   std::vector<std::string> worker_command;  // usually {"/proc/self/exe", "worker"}
   int num_ranks = 1;
   const Clock* clock = &Clock::Monotonic();

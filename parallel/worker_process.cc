@@ -26,8 +26,10 @@ void PidfdSendSignal(int pidfd, int signal) {
   syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0);
 }
 
-// Where the channel is in the worker; everything above is closed.
+// Where the channel is in the worker, and the memory of its group; everything above is closed.
 constexpr int kWorkerChannelFd = 3;
+constexpr int kWorkerGroupFd = 4;
+constexpr int kFirstOtherFd = 5;
 // Of the child when it cannot become the worker, as in shells.
 constexpr int kExecFailedStatus = 127;
 
@@ -45,6 +47,7 @@ absl::Status CannotExecute(const std::string& path, int error) {
 struct ChildPlan {
   pid_t parent_pid;
   int channel_fd;
+  int group_fd;  // -1: none
   int error_fd;  // receives errno if the worker cannot be executed; closed when it can
   const char* path;
   char* const* argv;
@@ -77,12 +80,12 @@ void CloseOnExecFrom(int first_fd) {
   // If the daemon died before that call no signal will come.
   if (getppid() != plan.parent_pid) _exit(kExecFailedStatus);
   SetStandardStreams();
-  if (plan.channel_fd == kWorkerChannelFd) {
-    fcntl(kWorkerChannelFd, F_SETFD, 0);
-  } else {
-    dup2(plan.channel_fd, kWorkerChannelFd);
-  }
-  CloseOnExecFrom(kWorkerChannelFd + 1);
+  // Out of the way of each other first.
+  const int channel_fd = fcntl(plan.channel_fd, F_DUPFD, kFirstOtherFd);
+  const int group_fd = plan.group_fd < 0 ? -1 : fcntl(plan.group_fd, F_DUPFD, kFirstOtherFd);
+  dup2(channel_fd, kWorkerChannelFd);
+  if (group_fd >= 0) dup2(group_fd, kWorkerGroupFd);
+  CloseOnExecFrom(group_fd >= 0 ? kFirstOtherFd : kWorkerGroupFd);
   ResetSignals();
   execv(plan.path, plan.argv);
   const int error = errno;
@@ -108,10 +111,11 @@ std::string ExitText(const siginfo_t& info) {
   return text;
 }
 
-std::vector<std::string> WorkerArguments(std::vector<std::string> command) {
+std::vector<std::string> WorkerArguments(std::vector<std::string> command, bool has_group) {
   // What ps shows: a name that says what runs.
   if (command[0] == "/proc/self/exe") command[0] = program_invocation_short_name;
   command.push_back(absl::StrFormat("--channel-fd=%d", kWorkerChannelFd));
+  if (has_group) command.push_back(absl::StrFormat("--group-fd=%d", kWorkerGroupFd));
   return command;
 }
 
@@ -133,8 +137,8 @@ absl::StatusOr<FdPair> MakeErrorPipe() {
   if (pipe2(fds, O_CLOEXEC) != 0) return SystemCallFailed("pipe2");
   FdPair pipe{.ours = UniqueFd(fds[0]), .theirs = UniqueFd()};
   const UniqueFd writer(fds[1]);
-  // Above kWorkerChannelFd, which the child overwrites.
-  pipe.theirs.Reset(fcntl(writer.get(), F_DUPFD_CLOEXEC, kWorkerChannelFd + 1));
+  // Above those that the child overwrites.
+  pipe.theirs.Reset(fcntl(writer.get(), F_DUPFD_CLOEXEC, kFirstOtherFd));
   if (!pipe.theirs.valid()) return SystemCallFailed("fcntl");
   return pipe;
 }
@@ -142,9 +146,9 @@ absl::StatusOr<FdPair> MakeErrorPipe() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
-    const std::vector<std::string>& command) {
+    const std::vector<std::string>& command, int group_memory) {
   if (command.empty()) return absl::InvalidArgumentError("the worker command is empty");
-  std::vector<std::string> args = WorkerArguments(command);
+  std::vector<std::string> args = WorkerArguments(command, group_memory >= 0);
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
@@ -153,6 +157,7 @@ absl::StatusOr<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(
 
   const ChildPlan plan{.parent_pid = getpid(),
                        .channel_fd = channel.theirs.get(),
+                       .group_fd = group_memory,
                        .error_fd = errors.theirs.get(),
                        .path = command[0].c_str(),
                        .argv = argv.data()};

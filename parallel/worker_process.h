@@ -12,16 +12,18 @@
 
 namespace pagoda::parallel {
 
-// A child process that inherits one end of a socketpair and standard error, and nothing else. It
-// dies with the thread that started it (PR_SET_PDEATHSIG is per thread), so start it from one that
-// lives as long as the daemon. It ignores SIGINT, SIGTERM and SIGHUP, which a terminal or a service
-// manager sends to every process of a group: only the daemon decides when a worker ends.
-// Thread-compatible; killed and reaped by the destructor.
+// A child process that inherits one end of a socketpair, standard error, memory that it shares with
+// other workers where there is some, and nothing else. It dies with the thread that started it
+// (PR_SET_PDEATHSIG is per thread), so start it from one that lives as long as the daemon. It
+// ignores SIGINT, SIGTERM and SIGHUP, which a terminal or a service manager sends to every process
+// of a group: only the daemon decides when a worker ends. Thread-compatible; killed and reaped by
+// the destructor.
 class WorkerProcess {
  public:
-  // Runs `command` with "--channel-fd=N" appended. command[0] is a path, not looked up in PATH.
+  // Runs `command` with "--channel-fd=N" appended, and "--group-fd=N" where `group_memory` is a
+  // descriptor (-1: none). command[0] is a path, not looked up in PATH.
   static absl::StatusOr<std::unique_ptr<WorkerProcess>> Start(
-      const std::vector<std::string>& command);
+      const std::vector<std::string>& command, int group_memory = -1);
 
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/topology.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -73,6 +74,7 @@ MachineFacts MachineFacts::Measure() {
   cpu_set_t cores;
   const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
   return {.num_cores = known ? CPU_COUNT(&cores) : 1,
+          .num_physical_cores = kernels::cpu::NumUsableCores(),
           .available_memory_bytes = std::min(AvailableMemoryBytes(), CgroupMemoryLeftBytes())};
 }
 
@@ -92,6 +94,11 @@ void ResolveDefaults(const MachineFacts& machine, MergedConfig* merged) {
   if (unset("kv-cache-memory") && config.worker().device() == "cpu") {
     engine->set_kv_cache_memory_bytes(
         std::min(kMaxDefaultCpuKvBytes, machine.available_memory_bytes / kDefaultCpuKvShare));
+  }
+  const uint32_t num_ranks = config.worker().tensor_parallel_size();
+  if (config.worker().device() == "cpu" && config.worker().cpu_threads() == 0 && num_ranks > 1) {
+    const auto num_cores = static_cast<uint32_t>(machine.num_physical_cores);
+    config.mutable_worker()->set_cpu_threads(std::max(num_cores / num_ranks, 1u));
   }
   const auto threads = [&machine](int cores_per_thread) {
     return static_cast<uint32_t>(std::clamp(machine.num_cores / cores_per_thread, 1, 4));

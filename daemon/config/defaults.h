@@ -10,6 +10,8 @@ namespace pagoda::daemon {
 // What defaults depend on beside the configuration itself.
 struct MachineFacts {
   int num_cores = 1;
+  // Siblings counted once: what a worker computes with.
+  int num_physical_cores = 1;
   uint64_t available_memory_bytes = 0;
 
   // This machine's: the cores and the memory that this process may use (affinity and control groups

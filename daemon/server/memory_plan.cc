@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/model/activations.h"
 #include "engine/model/kv_pool.h"
+#include "engine/model/model_shard.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
 
@@ -32,6 +33,22 @@ engine::KvSpec SpecOf(const engine::ModelConfig& model, DType dtype) {
     spec.window = window;
   }
   return spec;
+}
+
+// Weights, activations and what each process keeps, over the ranks.
+absl::Status AddRanks(const MemoryPlanInputs& in, MemoryPlan& plan) {
+  const std::string& device = in.config->worker().device();
+  if (device == "sim") return absl::OkStatus();
+  const uint64_t num_ranks = static_cast<uint64_t>(plan.num_ranks);
+  PAGODA_ASSIGN_OR_RETURN(const engine::ModelShard shard,
+                          engine::ShardModel(*in.model, 0, plan.num_ranks));
+  PAGODA_ASSIGN_OR_RETURN(const uint64_t rank_weight_bytes,
+                          engine::RankWeightBytes(*in.model, in.dtype, plan.num_ranks));
+  plan.weight_bytes = num_ranks * rank_weight_bytes;
+  plan.activation_bytes =
+      num_ranks * engine::ActivationBytes(*in.config, shard.model, in.dtype, plan.num_ranks);
+  if (device == "cpu") plan.reserve_bytes = num_ranks * kCpuReserveBytes;
+  return absl::OkStatus();
 }
 
 absl::Status NoMemory(const std::string& message) {
@@ -86,6 +103,10 @@ absl::Status CheckFits(const MemoryPlan& plan) {
 
 }  // namespace
 
+int32_t NumTensorRanks(const internal::v1::ServerConfig& config) {
+  return static_cast<int32_t>(std::max(config.worker().tensor_parallel_size(), 1u));
+}
+
 absl::StatusOr<DType> ResolveDType(const internal::v1::ServerConfig& config,
                                    const engine::ModelConfig& model) {
   return engine::ResolveDType(config.model().dtype(), model, config.worker().device());
@@ -98,12 +119,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
   plan.max_model_len = in.max_model_len;
   plan.total_memory_bytes = in.hello->total_memory_bytes();
   plan.free_memory_bytes = in.hello->free_memory_bytes();
+  plan.num_ranks = NumTensorRanks(*in.config);
   const std::string& device = in.config->worker().device();
-  if (device != "sim") plan.weight_bytes = engine::WeightBytes(*in.model, in.dtype);
-  plan.activation_bytes = engine::ActivationBytes(*in.config, *in.model, in.dtype);
-  if (device == "cpu") plan.reserve_bytes = kCpuReserveBytes;
+  PAGODA_RETURN_IF_ERROR(AddRanks(in, plan));
 
-  const engine::KvSpec spec = SpecOf(*in.model, in.dtype);
+  engine::KvSpec spec = SpecOf(*in.model, in.dtype);
+  // Where ranks outnumber them, KV heads repeat.
+  spec.num_kv_heads = std::max(spec.num_kv_heads, plan.num_ranks);
   const uint64_t block_bytes = engine::KvBlockBytes(spec, plan.block_size);
   // Also behind a window: the prefix cache can use them.
   engine::KvSpec all = spec;
@@ -154,6 +176,14 @@ std::vector<std::string> MemoryPlan::ToLines() const {
                       kv.num_blocks * static_cast<uint64_t>(block_size),
                       kv.full_length_concurrency,
                       max_model_len)};
+  if (num_ranks > 1) {
+    const uint64_t ranks = static_cast<uint64_t>(num_ranks);
+    lines.push_back(absl::StrFormat("each of %d ranks: weights %s, activations %s, KV cache %s",
+                                    num_ranks,
+                                    FormatBytes(weight_bytes / ranks),
+                                    FormatBytes(activation_bytes / ranks),
+                                    FormatBytes(kv.pool_bytes / ranks)));
+  }
   if (asked_pool_bytes != 0) {
     lines.push_back(absl::StrFormat(
         "KV cache: --kv-cache-memory asks for %s, of which %s fit in the memory that is free",

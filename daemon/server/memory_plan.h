@@ -17,6 +17,7 @@ namespace pagoda::daemon {
 // inputs. On cuda the pool is an upper bound: the worker measures what steps take, and the pool
 // gets what is left.
 struct MemoryPlan {
+  // Of all ranks together, as every size here.
   uint64_t weight_bytes = 0;
   uint64_t activation_bytes = 0;
   // Kept free for the process itself; 0 where that is measured.
@@ -26,6 +27,8 @@ struct MemoryPlan {
   uint64_t asked_pool_bytes = 0;
   int32_t block_size = 0;
   int32_t max_model_len = 0;
+  // Each takes the same share.
+  int32_t num_ranks = 1;
   uint64_t total_memory_bytes = 0;
   uint64_t free_memory_bytes = 0;
 
@@ -39,6 +42,9 @@ struct MemoryPlan {
 // float32 on a cpu whose kernels lack the checkpoint's float16.
 absl::StatusOr<DType> ResolveDType(const internal::v1::ServerConfig& config,
                                    const engine::ModelConfig& model);
+
+// Workers that share the model.
+int32_t NumTensorRanks(const internal::v1::ServerConfig& config);
 
 struct MemoryPlanInputs {
   const internal::v1::ServerConfig* config = nullptr;  // resolved: block size, limits

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/server/memory_plan.h"
+#include "engine/model/model_shard.h"
 #include "engine/model/weight_loader.h"
 #include "engine/text/chat_template_files.h"
 #include "kernels/base/dtype.h"
@@ -40,6 +41,19 @@ absl::StatusOr<std::unique_ptr<engine::Tokenizer>> LoadTokenizer(const std::stri
   return nullptr;
 }
 
+absl::Status CheckRanks(const internal::v1::ServerConfig& config,
+                        const engine::ModelConfig& model) {
+  const int32_t num_ranks = NumTensorRanks(config);
+  const bool is_supported = num_ranks == 1 || config.worker().device() != "cuda";
+  const absl::Status status =
+      is_supported
+          ? engine::CheckTensorRanks(model, num_ranks)
+          : absl::InvalidArgumentError("several ranks are not supported on cuda; expected 1");
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--tensor-parallel-size=", num_ranks, ": ", status.message()));
+}
+
 int32_t ResolveMaxModelLen(const internal::v1::ModelConfig& config,
                            const engine::ModelConfig& model) {
   const int32_t trained = model.max_position_embeddings;
@@ -64,6 +78,7 @@ absl::StatusOr<ServedModel> LoadServedModel(internal::v1::ServerConfig* config) 
   PAGODA_ASSIGN_OR_RETURN(model.generation, engine::LoadGenerationConfig(path));
   PAGODA_ASSIGN_OR_RETURN(model.tokenizer, LoadTokenizer(path));
   PAGODA_ASSIGN_OR_RETURN(model.chat_template, engine::LoadChatTemplate(path));
+  PAGODA_RETURN_IF_ERROR(CheckRanks(*config, model.config));
   // The worker opens the weights again; a broken file is told before a port is taken or a device
   // opened.
   if (!is_dummy && config->worker().device() != "sim") {

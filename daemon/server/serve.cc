@@ -216,13 +216,17 @@ absl::Status Daemon::Listen() {
 }
 
 absl::Status Daemon::StartWorker() {
-  PAGODA_ASSIGN_OR_RETURN(pool_,
-                          parallel::WorkerPool::Start(
-                              {.config = config_, .worker_command = {"/proc/self/exe", "worker"}}));
-  LogInfo("worker %d on %s (%s)",
+  PAGODA_ASSIGN_OR_RETURN(
+      pool_,
+      parallel::WorkerPool::Start({.config = config_,
+                                   .worker_command = {"/proc/self/exe", "worker"},
+                                   .num_ranks = NumTensorRanks(config_)}));
+  const int32_t num_ranks = NumTensorRanks(config_);
+  LogInfo("worker %d on %s (%s)%s",
           pool_->hello().pid(),
           pool_->hello().device(),
-          pool_->hello().device_name());
+          pool_->hello().device_name(),
+          num_ranks > 1 ? absl::StrCat(", rank 0 of ", num_ranks) : "");
   return absl::OkStatus();
 }
 

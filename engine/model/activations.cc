@@ -18,7 +18,10 @@ constexpr int32_t kMinLogitRows = 16;
 
 }  // namespace
 
-ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limits, DType dtype) {
+ActivationPlan PlanActivations(const ModelConfig& model,
+                               const StepLimits& limits,
+                               DType dtype,
+                               int32_t num_ranks) {
   const int64_t q_width = int64_t{model.num_heads} * model.head_dim;
   const int64_t qkv_width = q_width + 2 * int64_t{model.num_kv_heads} * model.head_dim;
   ActivationPlan plan;
@@ -66,19 +69,27 @@ ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limit
   }
   plan.logit_hidden_offset = place(logit_rows, hidden_bytes);
   plan.logits_offset = place(logit_rows, logits_row_bytes);
+  if (num_ranks > 1) {
+    const int32_t num_rank_ids = (model.vocab_size + num_ranks - 1) / num_ranks;
+    const size_t part_bytes = static_cast<size_t>(num_rank_ids) * sizeof(float);
+    plan.rank_logits_offset = place(logit_rows, part_bytes);
+    plan.gathered_logits_offset = place(static_cast<size_t>(num_ranks) * logit_rows, part_bytes);
+    plan.rank_tokens_offset = place(tokens, sizeof(int32_t));
+  }
   return plan;
 }
 
 uint64_t ActivationBytes(const internal::v1::ServerConfig& config,
                          const ModelConfig& model,
-                         DType dtype) {
+                         DType dtype,
+                         int32_t num_ranks) {
   if (config.worker().device() == "sim") return 0;
   const StepLimits limits = {
       .num_slots = static_cast<int32_t>(config.engine().max_num_seqs()),
       .max_step_tokens = static_cast<int32_t>(config.engine().max_num_batched_tokens())};
   // As Backend::ActivationDType says.
   const DType activation_dtype = config.worker().device() == "cpu" ? DType::kFloat32 : dtype;
-  return PlanActivations(model, limits, activation_dtype).total_bytes;
+  return PlanActivations(model, limits, activation_dtype, num_ranks).total_bytes;
 }
 
 absl::StatusOr<Activations> Activations::Allocate(kernels::Backend& backend,

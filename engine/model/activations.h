@@ -34,19 +34,28 @@ struct ActivationPlan {
   size_t row_weights_offset = 0;
   size_t logit_hidden_offset = 0;
   size_t logits_offset = 0;
+  // Models that ranks share: the logits of a rank's ids, those of all ranks one after the other,
+  // and tokens by their place in the rank's part of the embedding.
+  size_t rank_logits_offset = 0;
+  size_t gathered_logits_offset = 0;
+  size_t rank_tokens_offset = 0;
   size_t total_bytes = 0;
 };
 
 // A step computes logits in chunks of at most max_logit_rows rows, enough for every sequence to
 // sample at once unless the vocabulary makes that too large; prompt log-probabilities take as many
-// chunks as they need. Pure.
-ActivationPlan PlanActivations(const ModelConfig& model, const StepLimits& limits, DType dtype);
+// chunks as they need. `model` is what one of `num_ranks` computes. Pure.
+ActivationPlan PlanActivations(const ModelConfig& model,
+                               const StepLimits& limits,
+                               DType dtype,
+                               int32_t num_ranks = 1);
 
 // Bytes of that plan on the device of the configuration, for weights of `dtype`; what a memory plan
 // needs.
 uint64_t ActivationBytes(const internal::v1::ServerConfig& config,
                          const ModelConfig& model,
-                         DType dtype);
+                         DType dtype,
+                         int32_t num_ranks = 1);
 
 // The arena.
 class Activations {
@@ -64,6 +73,12 @@ class Activations {
   // ----
   void* logit_hidden() const { return At(plan_.logit_hidden_offset); }
   float* logits() const { return static_cast<float*>(At(plan_.logits_offset)); }
+  // ---- REQUIRES: several ranks. [max_logit_rows, ids of a rank], that for each rank,
+  // [max_tokens].
+  float* rank_logits() const { return static_cast<float*>(At(plan_.rank_logits_offset)); }
+  float* gathered_logits() const { return static_cast<float*>(At(plan_.gathered_logits_offset)); }
+  int32_t* rank_tokens() const { return static_cast<int32_t*>(At(plan_.rank_tokens_offset)); }
+  // ----
   const ActivationPlan& plan() const { return plan_; }
 
  private:

@@ -1,6 +1,8 @@
 #include "engine/model/forward_pass.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/model/layer_ops.h"
 #include "kernels/base/status_macros.h"
@@ -152,6 +154,44 @@ absl::Status MlpBlock(const ForwardPass& pass, int32_t layer, bool gated) {
       WeightRole::kMlpOutNorm);
 }
 
+// hidden = the rows of the embedding that this rank has, and zeros for tokens of others; then their
+// sum over the ranks.
+absl::Status EmbedTokensOfRanks(const ForwardPass& pass, kernels::EmbeddingParams params) {
+  const TensorRanks& ranks = *pass.ranks;
+  int32_t* const tokens = pass.activations->rank_tokens();
+  for (int64_t row = 0; row < params.rows; ++row) tokens[row] = pass.tokens[row] - ranks.first_id;
+  params.tokens = tokens;
+  // Tokens of other ranks give any row.
+  PAGODA_RETURN_IF_ERROR(pass.backend->Embedding(params));
+  const size_t row_bytes = static_cast<size_t>(pass.model->hidden_size) * DTypeBytes(pass.dtype);
+  for (int64_t row = 0; row < params.rows; ++row) {
+    if (tokens[row] >= 0 && tokens[row] < ranks.num_ids) continue;
+    std::memset(static_cast<char*>(params.y) + static_cast<size_t>(row) * row_bytes, 0, row_bytes);
+  }
+  return SumOverRanks(pass, params.y);
+}
+
+// logits = every rank's part, side by side.
+absl::Status GatherLogits(const ForwardPass& pass, int64_t num_rows) {
+  const TensorRanks& ranks = *pass.ranks;
+  const Activations& act = *pass.activations;
+  const int64_t num_ids = ranks.num_ids;
+  PAGODA_RETURN_IF_ERROR(
+      ranks.group->AllGather(act.rank_logits(),
+                             act.gathered_logits(),
+                             static_cast<size_t>(num_rows * num_ids) * sizeof(float)));
+  for (int64_t rank = 0; rank < ranks.group->num_ranks(); ++rank) {
+    const int64_t first_id = rank * num_ids;
+    const int64_t count = std::clamp<int64_t>(pass.model->vocab_size - first_id, 0, num_ids);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      std::memcpy(act.logits() + row * act.plan().logits_stride + first_id,
+                  act.gathered_logits() + (rank * num_rows + row) * num_ids,
+                  static_cast<size_t>(count) * sizeof(float));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status EmbedTokens(const ForwardPass& pass) {
@@ -162,7 +202,8 @@ absl::Status EmbedTokens(const ForwardPass& pass) {
                                      .rows = pass.batch->num_rows,
                                      .scale = pass.model->embedding_scale,
                                      .y_dtype = pass.dtype};
-  PAGODA_RETURN_IF_ERROR(pass.backend->Embedding(params));
+  PAGODA_RETURN_IF_ERROR(pass.ranks == nullptr ? pass.backend->Embedding(params)
+                                               : EmbedTokensOfRanks(pass, params));
   if (pass.weights->Has(WeightRole::kPositionEmbedding)) {
     params.tokens = pass.batch->positions;
     params.table = pass.weights->matrix(WeightRole::kPositionEmbedding);
@@ -235,14 +276,19 @@ absl::Status ExpertsBlock(const ForwardPass& pass, int32_t layer) {
                                    .num_entries = num_entries,
                                    .x_stride = experts.intermediate_size,
                                    .dtype = pass.dtype}));
-  return pass.backend->CombineExperts({.x = act.wide(),
-                                       .row_entries = routing.row_entries,
-                                       .row_weights = routing.row_weights,
-                                       .y = act.hidden(),
-                                       .rows = rows,
-                                       .width = hidden,
-                                       .top_k = experts.experts_per_token,
-                                       .dtype = pass.dtype});
+  // What follows adds to hidden, and the residual stream goes into the sum over the ranks once.
+  if (!IsFirstRank(pass)) {
+    std::memset(act.hidden(), 0, static_cast<size_t>(rows * hidden) * DTypeBytes(pass.dtype));
+  }
+  PAGODA_RETURN_IF_ERROR(pass.backend->CombineExperts({.x = act.wide(),
+                                                       .row_entries = routing.row_entries,
+                                                       .row_weights = routing.row_weights,
+                                                       .y = act.hidden(),
+                                                       .rows = rows,
+                                                       .width = hidden,
+                                                       .top_k = experts.experts_per_token,
+                                                       .dtype = pass.dtype}));
+  return SumOverRanks(pass, act.hidden());
 }
 
 absl::Status ComputeLogits(const ForwardPass& pass, const int32_t* row_indices, int64_t num_rows) {
@@ -268,6 +314,10 @@ absl::Status ComputeLogits(const ForwardPass& pass, const int32_t* row_indices, 
                                       .norm = {.weight = pass.weights->vector(kFinalNorm.weight),
                                                .epsilon = model.norm_eps,
                                                .weight_offset = model.norm_weight_offset}};
+  if (pass.ranks != nullptr) {
+    fused.linear.y = act.rank_logits();
+    fused.linear.y_stride = pass.ranks->num_ids;
+  }
   if (model.norm == NormKind::kRms && pass.backend->SupportsFusedLinear(fused)) {
     PAGODA_RETURN_IF_ERROR(pass.backend->FusedLinear(fused));
   } else {
@@ -275,6 +325,7 @@ absl::Status ComputeLogits(const ForwardPass& pass, const int32_t* row_indices, 
         Normalise(pass, kNoLayer, kFinalNorm, act.logit_hidden(), act.logit_hidden(), num_rows));
     PAGODA_RETURN_IF_ERROR(pass.backend->Linear(fused.linear));
   }
+  if (pass.ranks != nullptr) PAGODA_RETURN_IF_ERROR(GatherLogits(pass, num_rows));
   if (model.logit_scale == 1.0f && model.logit_soft_cap == 0.0f) return absl::OkStatus();
   return pass.backend->AdjustLogits({.logits = act.logits(),
                                      .rows = num_rows,

@@ -9,8 +9,17 @@
 #include "engine/model/position_tables.h"
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
+#include "parallel/process_group.h"
 
 namespace pagoda::engine {
+
+// The ranks that share a model, seen from one of them. Their backends' memory is the host's, and
+// ops have run when they return.
+struct TensorRanks {
+  parallel::ProcessGroup* group = nullptr;
+  int32_t first_id = 0;  // of the vocabulary, of this rank's rows of embedding and head
+  int32_t num_ids = 0;   // of every rank; the last ones may be padding
+};
 
 // What one step computes with. Everything outlives the calls below, which enqueue ops on the
 // backend.
@@ -23,7 +32,8 @@ struct ForwardPass {
   const Activations* activations = nullptr;
   DType dtype = DType::kFloat32;  // of activations
   const kernels::AttentionBatch* batch = nullptr;
-  const int32_t* tokens = nullptr;  // [batch->num_rows], on the device
+  const int32_t* tokens = nullptr;     // [batch->num_rows], on the device
+  const TensorRanks* ranks = nullptr;  // null: one
 };
 
 // ---- Blocks that architectures are made of. The residual stream is activations->hidden(). Which

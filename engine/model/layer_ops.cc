@@ -88,6 +88,12 @@ absl::StatusOr<bool> TryFused(const ForwardPass& pass,
   return run();
 }
 
+absl::Status SumOverRanks(const ForwardPass& pass, void* rows) {
+  if (pass.ranks == nullptr) return absl::OkStatus();
+  return pass.ranks->group->AllReduceSum(
+      rows, pass.dtype, pass.batch->num_rows * int64_t{pass.model->hidden_size});
+}
+
 absl::Status AddToResidual(const ForwardPass& pass,
                            int32_t layer,
                            Product product,
@@ -97,11 +103,14 @@ absl::Status AddToResidual(const ForwardPass& pass,
   const float scale = pass.model->residual_scale;
   if (!has_norm && scale == 1.0f) {
     product.y = act.hidden();
-    product.adds = true;
-    return Multiply(pass, layer, product);
+    // The residual stream goes into the sum over the ranks once.
+    product.adds = IsFirstRank(pass);
+    PAGODA_RETURN_IF_ERROR(Multiply(pass, layer, product));
+    return SumOverRanks(pass, act.hidden());
   }
   product.y = act.normed();
   PAGODA_RETURN_IF_ERROR(Multiply(pass, layer, product));
+  PAGODA_RETURN_IF_ERROR(SumOverRanks(pass, act.normed()));
   if (has_norm) {
     // Norms of this kind have no bias.
     const NormRoles roles = {.weight = out_norm, .bias = out_norm};

@@ -54,4 +54,12 @@ absl::Status AddToResidual(const ForwardPass& pass,
                            Product product,
                            WeightRole out_norm);
 
+// Of those that share the model, the one that counts what all of them have.
+inline bool IsFirstRank(const ForwardPass& pass) {
+  return pass.ranks == nullptr || pass.ranks->group->rank() == 0;
+}
+
+// rows ([batch->num_rows, hidden_size]) = their sum over the ranks.
+absl::Status SumOverRanks(const ForwardPass& pass, void* rows);
+
 }  // namespace pagoda::engine

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/model/checkpoint.h"
+#include "engine/model/logit_rows.h"
 #include "engine/model/step_limits.h"
 #include "engine/model/step_results.h"
 #include "engine/model/warm_up_plans.h"
@@ -44,11 +45,21 @@ int32_t NumTokens(absl::Span<const StepRow> rows) {
 
 absl::StatusOr<internal::v1::WorkerHello> ModelRunner::Open(const internal::v1::OpenWorker& open) {
   open_ = open;
-  if (open.tensor_ranks() > 1 || open.stage() != 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        "a model over ", open.tensor_ranks(), " tensor ranks is not supported; expected 1"));
-  }
   const internal::v1::WorkerConfig& worker = open.config().worker();
+  if (open.stage() != 0 || (open.tensor_ranks() > 1 && worker.device() != "cpu")) {
+    return absl::UnimplementedError(absl::StrCat("stage ",
+                                                 open.stage(),
+                                                 " of a model over ",
+                                                 open.tensor_ranks(),
+                                                 " tensor ranks on ",
+                                                 worker.device(),
+                                                 " is not supported; expected 0 and 1"));
+  }
+  const uint32_t group_ranks = group_ == nullptr ? 1 : static_cast<uint32_t>(group_->num_ranks());
+  if (std::max(open.tensor_ranks(), 1u) != group_ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a worker of ", open.tensor_ranks(), " tensor ranks in a group of ", group_ranks));
+  }
   PAGODA_ASSIGN_OR_RETURN(backend_,
                           open_backend_(worker.device(),
                                         {.device_index = static_cast<int>(worker.device_index()),
@@ -69,21 +80,20 @@ absl::StatusOr<internal::v1::WorkerHello> ModelRunner::Open(const internal::v1::
   return hello;
 }
 
-absl::Status ModelRunner::LoadModelWeights(const ProgressFn& progress) {
+absl::Status ModelRunner::LoadModelWeights(const ModelConfig& whole_model,
+                                           const ProgressFn& progress) {
   const internal::v1::ModelConfig& config = open_.config().model();
   PAGODA_ASSIGN_OR_RETURN(const DType dtype,
                           ResolveDType(config.dtype(), model_, backend_->name()));
   PAGODA_ASSIGN_OR_RETURN(activation_dtype_, backend_->ActivationDType(dtype));
-  const std::vector<WeightSpec> specs = architecture_->weights(model_);
-  PAGODA_ASSIGN_OR_RETURN(std::vector<WeightPlan> plans,
-                          PlanWeights(specs, {.end_layer = model_.num_layers}));
+  PAGODA_ASSIGN_OR_RETURN(std::vector<WeightPlan> plans, PlanWeights(whole_model, shard_));
   if (config.load_format() == internal::v1::LOAD_FORMAT_DUMMY) {
     PAGODA_ASSIGN_OR_RETURN(weights_, Weights::Allocate(*backend_, std::move(plans), dtype));
     return FillDummyWeights(*backend_, config.dummy_seed(), weights_);
   }
   // Everything that can be wrong with the files is found before memory is taken.
   PAGODA_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint,
-                          OpenModelCheckpoint(config.path(), model_));
+                          OpenModelCheckpoint(config.path(), whole_model));
   PAGODA_ASSIGN_OR_RETURN(weights_, Weights::Allocate(*backend_, std::move(plans), dtype));
   int64_t last_told_ns = 0;
   const auto tell = [&](uint64_t bytes_done, uint64_t bytes_total) {
@@ -105,11 +115,17 @@ absl::StatusOr<internal::v1::ModelReady> ModelRunner::Load(const internal::v1::L
                                                            const ProgressFn& progress) {
   PAGODA_CHECK(backend_ != nullptr);
   const int64_t start_ns = clock_->NowNs();
-  PAGODA_ASSIGN_OR_RETURN(model_, LoadModelConfig(open_.config().model().path()));
+  PAGODA_ASSIGN_OR_RETURN(const ModelConfig whole_model,
+                          LoadModelConfig(open_.config().model().path()));
+  PAGODA_ASSIGN_OR_RETURN(shard_,
+                          ShardModel(whole_model,
+                                     static_cast<int32_t>(open_.tensor_rank()),
+                                     std::max(static_cast<int32_t>(open_.tensor_ranks()), 1)));
+  model_ = shard_.model;
   architecture_ = FindArchitecture(model_.architecture);
   PAGODA_ASSIGN_OR_RETURN(const StepLimits limits,
                           MakeStepLimits(open_.config(), model_, load.num_kv_blocks()));
-  PAGODA_RETURN_IF_ERROR(LoadModelWeights(progress));
+  PAGODA_RETURN_IF_ERROR(LoadModelWeights(whole_model, progress));
   const int64_t loaded_ns = clock_->NowNs();
 
   PAGODA_RETURN_IF_ERROR(AllocateStepMemory(limits));
@@ -152,10 +168,15 @@ void ModelRunner::MakeStepGraphs(const StepLimits& limits) {
 }
 
 absl::Status ModelRunner::AllocateStepMemory(const StepLimits& limits) {
-  PAGODA_ASSIGN_OR_RETURN(positions_,
-                          PositionTables::Make(*backend_, model_, limits.max_model_len));
-  const ActivationPlan plan = PlanActivations(model_, limits, activation_dtype_);
+  PAGODA_ASSIGN_OR_RETURN(
+      positions_,
+      PositionTables::Make(*backend_,
+                           model_,
+                           limits.max_model_len,
+                           {.first = shard_.first_head, .num_all = shard_.num_all_heads}));
+  const ActivationPlan plan = PlanActivations(model_, limits, activation_dtype_, shard_.num_ranks);
   PAGODA_ASSIGN_OR_RETURN(activations_, Activations::Allocate(*backend_, plan));
+  ranks_ = {.group = group_.get(), .first_id = shard_.first_id, .num_ids = shard_.num_ids};
   num_sets_ = std::max(2, static_cast<int>(open_.config().engine().max_steps_in_flight()));
   PAGODA_ASSIGN_OR_RETURN(inputs_, BatchInputs::Allocate(*backend_, limits, num_sets_));
   PAGODA_ASSIGN_OR_RETURN(
@@ -248,44 +269,8 @@ ForwardPass ModelRunner::MakePass() const {
           .activations = &activations_,
           .dtype = activation_dtype_,
           .batch = &inputs_.batch(),
-          .tokens = inputs_.tokens()};
-}
-
-std::vector<LogitRow> ModelRunner::LogitRows(absl::Span<const StepRow> rows) const {
-  std::vector<LogitRow> logit_rows;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const SlotState& slot = slots_->slot(rows[i].slot);
-    if (!slot.sampling.has_num_prompt_logprobs()) continue;
-    // The hidden state at position p says what comes at p + 1.
-    const int32_t end = std::min(rows[i].end_position() + 1, slot.num_prompt_tokens);
-    for (int32_t position = rows[i].first_position + 1; position < end; ++position) {
-      logit_rows.push_back(
-          {.slot = rows[i].slot,
-           .generation = slot.generation,
-           .position = position,
-           .batch_row = inputs_.first_batch_row(i) + position - 1 - rows[i].first_position,
-           .is_prompt = true,
-           .num_logprobs = static_cast<int32_t>(slot.sampling.num_prompt_logprobs())});
-    }
-  }
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (!rows[i].samples) continue;
-    const SlotState& slot = slots_->slot(rows[i].slot);
-    for (int32_t j = 0; j <= rows[i].num_drafts; ++j) {
-      const int32_t num_after = rows[i].num_drafts - j;
-      logit_rows.push_back(
-          {.slot = rows[i].slot,
-           .generation = slot.generation,
-           .position = rows[i].end_position() - num_after,
-           .batch_row = inputs_.first_batch_row(i) + rows[i].num_tokens - 1 - num_after,
-           .is_drafted = rows[i].num_drafts > 0,
-           .num_drafts_before = j,
-           .num_logprobs = slot.sampling.has_num_logprobs()
-                               ? static_cast<int32_t>(slot.sampling.num_logprobs())
-                               : -1});
-    }
-  }
-  return logit_rows;
+          .tokens = inputs_.tokens(),
+          .ranks = shard_.is_whole() ? nullptr : &ranks_};
 }
 
 absl::StatusOr<kernels::SampleParams> ModelRunner::BuildSampling(absl::Span<const LogitRow> rows,
@@ -382,7 +367,7 @@ absl::Status ModelRunner::RunStep(absl::Span<const StepRow> rows, int set_idx, P
   PAGODA_RETURN_IF_ERROR(
       inputs_.Build(*backend_, rows, *slots_, set_idx, std::max(graph_size, layers_size)));
   PAGODA_RETURN_IF_ERROR(backend_->PrepareAttention(inputs_.batch()));
-  const std::vector<LogitRow> logit_rows = LogitRows(rows);
+  const std::vector<LogitRow> logit_rows = LogitRows(rows, *slots_, inputs_);
   if (graph_size != 0) return RunGraph(logit_rows, graph_size, set_idx, step);
   const auto enqueue_layers = [&]() -> absl::Status {
     PAGODA_RETURN_IF_ERROR(inputs_.ResolveTokens(*backend_));

@@ -18,6 +18,7 @@
 #include "engine/model/kv_pool.h"
 #include "engine/model/kv_pool_fit.h"
 #include "engine/model/model_config.h"
+#include "engine/model/model_shard.h"
 #include "engine/model/output_constraints.h"
 #include "engine/model/position_tables.h"
 #include "engine/model/sample_outputs.h"
@@ -27,6 +28,7 @@
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
 #include "kernels/base/clock.h"
+#include "parallel/process_group.h"
 #include "parallel/step_executor.h"
 
 namespace pagoda::engine {
@@ -41,8 +43,9 @@ class ModelRunner : public parallel::StepExecutor {
       absl::string_view name, const kernels::BackendOptions& options)>;
 
   explicit ModelRunner(OpenBackendFn open_backend = kernels::OpenBackend,
-                       const Clock* clock = &Clock::Monotonic())
-      : open_backend_(std::move(open_backend)), clock_(clock) {}
+                       const Clock* clock = &Clock::Monotonic(),
+                       std::unique_ptr<parallel::ProcessGroup> group = nullptr)
+      : open_backend_(std::move(open_backend)), clock_(clock), group_(std::move(group)) {}
 
   absl::StatusOr<internal::v1::WorkerHello> Open(const internal::v1::OpenWorker& open) override;
   absl::StatusOr<internal::v1::ModelReady> Load(const internal::v1::LoadModel& load,
@@ -64,7 +67,7 @@ class ModelRunner : public parallel::StepExecutor {
     bool is_read = false;
   };
 
-  absl::Status LoadModelWeights(const ProgressFn& progress);
+  absl::Status LoadModelWeights(const ModelConfig& whole_model, const ProgressFn& progress);
   // Everything that steps need but the KV pool.
   absl::Status AllocateStepMemory(const StepLimits& limits);
   absl::Status AllocateKvPool(int32_t num_blocks);
@@ -80,9 +83,6 @@ class ModelRunner : public parallel::StepExecutor {
                  const SampledChunk& sampled,
                  internal::v1::StepResult& result);
   absl::Status RunStep(absl::Span<const StepRow> rows, int set_idx, PendingStep& step);
-  // Prompt positions to score and tokens to sample, prompts first, so that sampled tokens end up in
-  // the last chunk.
-  std::vector<LogitRow> LogitRows(absl::Span<const StepRow> rows) const;
   // Enqueues the copies of what sampling needs to know; `padded_rows` rows of the head are
   // computed.
   absl::StatusOr<kernels::SampleParams> BuildSampling(absl::Span<const LogitRow> rows,
@@ -102,12 +102,14 @@ class ModelRunner : public parallel::StepExecutor {
 
   const OpenBackendFn open_backend_;
   const Clock* const clock_;
+  const std::unique_ptr<parallel::ProcessGroup> group_;  // of several ranks; null: one
   internal::v1::OpenWorker open_;
   std::unique_ptr<kernels::Backend> backend_;
   MeasuredMemory measured_;  // complete after Load
 
   // ---- Made by Load, in this order.
-  ModelConfig model_;
+  ModelShard shard_;
+  ModelConfig model_;                        // the shard's
   const ModelConfig* pass_model_ = &model_;  // what steps run
   const Architecture* architecture_ = nullptr;
   DType activation_dtype_ = DType::kFloat32;
@@ -118,6 +120,7 @@ class ModelRunner : public parallel::StepExecutor {
   BatchInputs inputs_;
   SamplingInputs sampling_;
   SampleOutputs outputs_;
+  TensorRanks ranks_;
   absl::optional<SlotTable> slots_;
   StepGraphs graphs_;        // whole steps in which every sequence computes one token
   StepGraphs layer_graphs_;  // what comes before the logits of other steps

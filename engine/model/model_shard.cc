@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/model/architecture.h"
+#include "kernels/base/check.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
@@ -75,6 +76,26 @@ absl::StatusOr<ModelShard> ShardModel(const ModelConfig& model, int32_t rank, in
   shard.num_ids = (model.vocab_size + num_ranks - 1) / num_ranks;
   shard.first_id = rank * shard.num_ids;
   return shard;
+}
+
+absl::StatusOr<std::vector<WeightPlan>> PlanWeights(const ModelConfig& model,
+                                                    const ModelShard& shard) {
+  const Architecture* const architecture = FindArchitecture(model.architecture);
+  PAGODA_CHECK(architecture != nullptr);
+  return PlanWeights(
+      architecture->weights(model),
+      {.end_layer = model.num_layers, .tensor_rank = shard.rank, .tensor_ranks = shard.num_ranks});
+}
+
+absl::StatusOr<uint64_t> RankWeightBytes(const ModelConfig& model, DType dtype, int32_t num_ranks) {
+  PAGODA_ASSIGN_OR_RETURN(const ModelShard shard, ShardModel(model, 0, num_ranks));
+  PAGODA_ASSIGN_OR_RETURN(const std::vector<WeightPlan> plans, PlanWeights(model, shard));
+  uint64_t size_bytes = 0;
+  for (const WeightPlan& plan : plans) {
+    size_bytes += static_cast<uint64_t>(plan.n * plan.k) *
+                  DTypeBytes(plan.is_vector ? DType::kFloat32 : dtype);
+  }
+  return size_bytes;
 }
 
 std::string ModelShard::ToString() const {

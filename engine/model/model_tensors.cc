@@ -172,8 +172,10 @@ void AddExperts(const ModelTensors& tensors, const ModelConfig& model, SpecAdder
 
 WeightSpec VocabMatrix(WeightRole role, std::string tensor, const ModelConfig& model) {
   return {.role = role,
-          .parts = {
-              {.tensor = std::move(tensor), .rows = model.vocab_size, .cols = model.hidden_size}}};
+          .parts = {{.tensor = std::move(tensor),
+                     .rows = model.vocab_size,
+                     .cols = model.hidden_size,
+                     .split = WeightSplit::kPaddedRows}}};
 }
 
 }  // namespace

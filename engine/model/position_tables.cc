@@ -8,7 +8,8 @@
 namespace pagoda::engine {
 absl::StatusOr<PositionTables> PositionTables::Make(kernels::Backend& backend,
                                                     const ModelConfig& model,
-                                                    int32_t num_positions) {
+                                                    int32_t num_positions,
+                                                    const HeadRange& heads) {
   PositionTables tables;
   if (model.rotary_dim() > 0) {
     PAGODA_ASSIGN_OR_RETURN(
@@ -20,7 +21,10 @@ absl::StatusOr<PositionTables> PositionTables::Make(kernels::Backend& backend,
     }
   }
   if (model.alibi_bias_max) {
-    const std::vector<float> slopes = AlibiSlopes(model.num_heads, *model.alibi_bias_max);
+    const int32_t num_all = heads.num_all == 0 ? model.num_heads : heads.num_all;
+    const std::vector<float> all = AlibiSlopes(num_all, *model.alibi_bias_max);
+    const std::vector<float> slopes(all.begin() + heads.first,
+                                    all.begin() + heads.first + model.num_heads);
     const size_t size_bytes = slopes.size() * sizeof(float);
     PAGODA_ASSIGN_OR_RETURN(tables.alibi_slopes, backend.Allocate(size_bytes, "ALiBi slopes"));
     PAGODA_RETURN_IF_ERROR(

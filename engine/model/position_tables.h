@@ -10,6 +10,12 @@
 
 namespace pagoda::engine {
 
+// Heads of the model that a rank computes. num_all 0: all that the ModelConfig has.
+struct HeadRange {
+  int32_t first = 0;
+  int32_t num_all = 0;
+};
+
 // How attention learns of positions.
 struct PositionTables {
   RopeTable rope;
@@ -18,7 +24,8 @@ struct PositionTables {
 
   static absl::StatusOr<PositionTables> Make(kernels::Backend& backend,
                                              const ModelConfig& model,
-                                             int32_t num_positions);
+                                             int32_t num_positions,
+                                             const HeadRange& heads = {});
 
   const RopeTable& rope_of(const ModelConfig& model, int32_t layer) const {
     return sliding_rope.dim > 0 && model.HasWindow(layer) ? sliding_rope : rope;

@@ -4,12 +4,22 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
 namespace {
 
+// Rows of which so much is wanted are read one by one, without what is between; of others, a call
+// for each would cost more than to read what is not wanted too.
+constexpr size_t kMinPieceBytes = 4096;
+
 size_t ElementBytes(const CheckpointTensor& tensor) {
   return tensor.type == TensorType::kF32 ? 4 : 2;
+}
+
+bool IsReadByRow(const ReadJob& job) {
+  return job.cols() < job.tensor_cols &&
+         static_cast<size_t>(job.cols()) * ElementBytes(*job.tensor) >= kMinPieceBytes;
 }
 
 }  // namespace
@@ -31,7 +41,8 @@ TensorReader::~TensorReader() {
 }
 
 size_t TensorReader::BufferBytes(const ReadJob& job) {
-  return static_cast<size_t>(job.rows() * job.tensor_cols) * ElementBytes(*job.tensor);
+  const int64_t cols = IsReadByRow(job) ? job.cols() : job.tensor_cols;
+  return static_cast<size_t>(job.rows() * cols) * ElementBytes(*job.tensor);
 }
 
 absl::StatusOr<bool> TensorReader::Take(Filled* filled, bool may_wait) {
@@ -79,16 +90,23 @@ void TensorReader::RunThread() {
 absl::Status TensorReader::ReadOne(const ReadJob& job, void* data) const {
   const size_t element_bytes = ElementBytes(*job.tensor);
   const size_t row_bytes = static_cast<size_t>(job.tensor_cols) * element_bytes;
+  const size_t part_bytes = static_cast<size_t>(job.cols()) * element_bytes;
+  const size_t skip_bytes = static_cast<size_t>(job.col_begin) * element_bytes;
+  char* const base = static_cast<char*>(data);
+  if (IsReadByRow(job)) {
+    for (size_t row = 0; row < static_cast<size_t>(job.rows()); ++row) {
+      const uint64_t begin = (static_cast<uint64_t>(job.row_begin) + row) * row_bytes + skip_bytes;
+      PAGODA_RETURN_IF_ERROR(
+          checkpoint_.Read(*job.tensor, begin, part_bytes, base + row * part_bytes));
+    }
+    return absl::OkStatus();
+  }
   const absl::Status status = checkpoint_.Read(*job.tensor,
                                                static_cast<uint64_t>(job.row_begin) * row_bytes,
                                                static_cast<size_t>(job.rows()) * row_bytes,
                                                data);
   if (!status.ok() || job.cols() == job.tensor_cols) return status;
-  // Whole rows are read in one call and the wanted columns moved together: a call per row would
-  // cost more.
-  char* const base = static_cast<char*>(data);
-  const size_t part_bytes = static_cast<size_t>(job.cols()) * element_bytes;
-  const size_t skip_bytes = static_cast<size_t>(job.col_begin) * element_bytes;
+  // The wanted columns move together.
   for (size_t row = 0; row < static_cast<size_t>(job.rows()); ++row) {
     std::memmove(base + row * part_bytes, base + row * row_bytes + skip_bytes, part_bytes);
   }

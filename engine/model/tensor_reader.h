@@ -51,7 +51,7 @@ class TensorReader {
   TensorReader(const TensorReader&) = delete;
   TensorReader& operator=(const TensorReader&) = delete;
 
-  // Bytes that a job reads into its buffer before columns are cut out.
+  // Bytes that a job reads into its buffer.
   static size_t BufferBytes(const ReadJob& job);
 
   // The next job that is ready, in any order. True if `filled` was set; false when `may_wait` is

@@ -1,5 +1,6 @@
 #include "engine/model/weight_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -46,6 +47,10 @@ struct Share {
   int64_t col_begin = 0, col_end = 1;
 };
 
+int64_t PaddedRows(const WeightPart& part, const WeightRange& range) {
+  return (part.rows + range.tensor_ranks - 1) / range.tensor_ranks;
+}
+
 absl::StatusOr<Share> ShareOf(const WeightPart& part, const WeightRange& range) {
   Share share = {.row_end = part.rows, .col_end = part.cols};
   const int64_t rank = range.tensor_rank, ranks = range.tensor_ranks;
@@ -63,10 +68,22 @@ absl::StatusOr<Share> ShareOf(const WeightPart& part, const WeightRange& range) 
     const int64_t first_unit = units >= ranks ? rank * units_held : rank * units / ranks;
     share.row_begin = first_unit * part.unit_rows;
     share.row_end = share.row_begin + units_held * part.unit_rows;
+  } else if (part.split == WeightSplit::kPaddedRows) {
+    const int64_t rows = PaddedRows(part, range);
+    share.row_begin = std::min(rank * rows, part.rows);
+    share.row_end = std::min(share.row_begin + rows, part.rows);
   } else if (part.split == WeightSplit::kFirstRank && rank != 0) {
     share.row_end = 0;
   }
   return share;
+}
+
+// Rows of the weight that are the part's, those of zeros included: a bias of the first rank only is
+// zeros on the others.
+int64_t RowsHeld(const WeightPart& part, const Share& share, const WeightRange& range) {
+  if (part.split == WeightSplit::kFirstRank) return part.rows;
+  if (part.split == WeightSplit::kPaddedRows) return PaddedRows(part, range);
+  return share.row_end - share.row_begin;
 }
 
 // One slice where the rows lie together in the tensor, else one a unit.
@@ -101,8 +118,7 @@ absl::StatusOr<std::vector<WeightPlan>> PlanWeights(const std::vector<WeightSpec
     for (const WeightPart& part : spec.parts) {
       PAGODA_ASSIGN_OR_RETURN(const Share share, ShareOf(part, range));
       AddSlices(part, share, plan);
-      // A bias of the first rank only is a vector of zeros on the others.
-      plan.n += part.split == WeightSplit::kFirstRank ? part.rows : share.row_end - share.row_begin;
+      plan.n += RowsHeld(part, share, range);
       plan.k = share.col_end - share.col_begin;
     }
     plans.push_back(std::move(plan));

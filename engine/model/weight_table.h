@@ -47,8 +47,9 @@ inline constexpr int32_t kNoLayer = -1;
 enum class WeightSplit : uint8_t {
   kWhole,  // every rank has all of it
   kRows,  // outputs are divided, in units of `unit_rows`; where ranks outnumber units, units repeat
-  kColumns,    // inputs are divided
-  kFirstRank,  // a bias that is added once: zeros on the other ranks
+  kPaddedRows,  // outputs are divided in equal shares, of which the last may end in rows of zeros
+  kColumns,     // inputs are divided
+  kFirstRank,   // a bias that is added once: zeros on the other ranks
 };
 
 // Rows of a tensor of the checkpoint. Vectors are matrices of one column.

@@ -29,6 +29,7 @@ struct Setting {
   int budget_tokens;
   int block_size;
   bool prefix_caching;
+  int num_ranks = 1;
   bool of_mixture = false;
 
   std::vector<std::string> Flags() const {
@@ -39,6 +40,7 @@ struct Setting {
         prefix_caching ? "--enable-prefix-caching" : "--no-enable-prefix-caching",
         absl::StrCat("--max-logprobs=", kVocabSize),
         "--max-num-seqs=8",
+        absl::StrCat("--tensor-parallel-size=", num_ranks),
     };
   }
   // From the reference data's README.
@@ -68,7 +70,7 @@ struct Setting {
 
 std::ostream& operator<<(std::ostream& out, const Setting& s) {
   return out << s.dtype << " budget " << s.budget_tokens << " block " << s.block_size << " cache "
-             << s.prefix_caching;
+             << s.prefix_caching << " ranks " << s.num_ranks;
 }
 
 // The reference data's models and those of tests/data, by name.
@@ -252,6 +254,41 @@ TEST(Conformance, EveryModelUnderACoverOfSettings) {
     CheckModel(models[i], cover[i % cover.size()]);
     CheckModel(models[i], cover[(i + 3) % cover.size()]);
   }
+}
+
+// B079: heads that ranks cannot share are refused before anything is loaded, with the reason; KV
+// heads repeat where ranks outnumber them.
+TEST(Conformance, RanksThatShareAModelGiveTheSame) {
+  if (DeviceUnderTest() != "cpu") GTEST_SKIP() << "ranks share a model on a cpu only";
+  int num_shared = 0;
+  for (const std::string& model : ModelDirs()) {
+    const json config = json::parse(std::ifstream(model + "/config.json"));
+    const auto number = [&config](std::initializer_list<const char*> names, int otherwise) {
+      for (const char* name : names) {
+        if (config.contains(name)) return config[name].get<int>();
+      }
+      return otherwise;
+    };
+    const int heads = number({"num_attention_heads", "n_head", "n_heads"}, 0);
+    const int kv_heads = number({"num_key_value_heads"}, heads);
+    const bool norms_all_heads = config["architectures"][0] == "Olmo2ForCausalLM";
+    for (const int num_ranks : {2, 4}) {
+      const Setting setting{"float32", num_ranks == 2 ? 17 : 512, 16, true, num_ranks};
+      if (heads % num_ranks == 0 && (kv_heads % num_ranks == 0 || num_ranks % kv_heads == 0) &&
+          !norms_all_heads) {
+        CheckModel(model, setting);
+        ++num_shared;
+        continue;
+      }
+      std::vector<std::string> arguments = {"serve", model, "--grpc-address=127.0.0.1:0"};
+      for (const std::string& flag : setting.Flags()) arguments.push_back(flag);
+      const CommandResult refused = RunPagoda(arguments);
+      EXPECT_EQ(refused.exit_code, 3) << refused.err;
+      EXPECT_NE(refused.err.find("tensor ranks cannot share the model"), std::string::npos)
+          << refused.err;
+    }
+  }
+  EXPECT_GT(num_shared, 10);
 }
 
 TEST(ConformanceLong, EveryModelUnderEverySetting) {

@@ -241,6 +241,66 @@ TEST_F(Recovery, WithAPoolThatPreempts) {
   StrikeThrough(12, 4, 0, 2);
 }
 
+// ---- Ranks that share the model: whichever is lost, all are replaced.
+
+using RecoveryOfRanks = Recovery;
+
+TEST_F(RecoveryOfRanks, ALossOfAny) {
+  if (DeviceUnderTest() != "cpu") GTEST_SKIP() << "ranks share a model on a cpu only";
+  ASSERT_NO_FATAL_FAILURE(Start({"--tensor-parallel-size=2", "--max-num-seqs=16"}));
+  ASSERT_NO_FATAL_FAILURE(RunEachAlone());
+  Clients clients(daemon_.get(), &alone_);
+  clients.Start(8);
+  int num_lost = 0;
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    for (const size_t rank : {0, 1}) {
+      ASSERT_TRUE(clients.AwaitMessages(100)) << daemon_->Log();
+      std::vector<pid_t> before = daemon_->WorkerPids();
+      ASSERT_EQ(before.size(), 2u);
+      // Ranks start in their order.
+      std::sort(before.begin(), before.end());
+      kill(before[rank], signal);
+      ++num_lost;
+      ASSERT_TRUE(TestDaemon::Eventually(absl::Seconds(60), [&] {
+        return daemon_->Metric("pagoda_recovery_seconds_count").value_or(-1) == num_lost;
+      })) << daemon_->Log();
+      for (const pid_t worker : before) EXPECT_NE(kill(worker, 0), 0) << daemon_->Log();
+      EXPECT_THAT(daemon_->Log(),
+                  HasSubstr(absl::StrCat("workers lost (",
+                                         signal == SIGKILL ? "killed" : "stopped",
+                                         "): rank ",
+                                         rank,
+                                         ", operation ")));
+    }
+  }
+  ASSERT_TRUE(clients.AwaitMessages(100)) << daemon_->Log();
+  clients.Join();
+  EXPECT_EQ(clients.num_wrong(), 0);
+  EXPECT_EQ(Restarts(), 4);
+}
+
+TEST_F(RecoveryOfRanks, FailuresThatTheyBringAboutThemselves) {
+  if (DeviceUnderTest() != "cpu") GTEST_SKIP() << "ranks share a model on a cpu only";
+  ASSERT_NO_FATAL_FAILURE(Start({"--tensor-parallel-size=2"}));
+  ASSERT_NO_FATAL_FAILURE(RunEachAlone());
+  const WorkerFaults faults("abort@60:1:1,error@40:1:2,hang@50:1:3,hang@50:0:4");
+  ASSERT_NO_FATAL_FAILURE(Start({"--tensor-parallel-size=2", "--step-timeout=3s"}));
+  Clients clients(daemon_.get(), &alone_);
+  clients.Start(12);
+  EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(120), [&] { return Restarts() == 4; }))
+      << daemon_->Log();
+  EXPECT_TRUE(clients.AwaitMessages(100)) << daemon_->Log();
+  clients.Join();
+  EXPECT_EQ(clients.num_wrong(), 0);
+  EXPECT_EQ(daemon_->Metric("pagoda_requests_quarantined_total").value_or(-1), 0);
+  for (const char* line : {"(crashed): rank 1, operation step, step 60",
+                           "(error): rank 1, operation step, step 40",
+                           "(stuck): rank 1, operation step, step 50",
+                           "(stuck): rank 0, operation step, step 50"}) {
+    EXPECT_THAT(daemon_->Log(), HasSubstr(absl::StrCat("workers lost ", line)));
+  }
+}
+
 // PAGODA_CHAOS_STREAMS and PAGODA_CHAOS_KILLS choose how many.
 int FromEnvironment(const char* name, int otherwise) {
   const char* text = std::getenv(name);
@@ -324,7 +384,8 @@ TEST_F(Recovery, WorkersThatFailAtOnceAgainAndAgainEndTheDaemon) {
 // Workers that a restart has started die with the daemon as the first ones do.
 TEST_F(Recovery, AKilledDaemonLeavesNoReplacedWorker) {
   for (int round = 0; round < 5; ++round) {
-    ASSERT_NO_FATAL_FAILURE(Start());
+    const bool has_ranks = round % 2 == 1 && DeviceUnderTest() == "cpu";
+    ASSERT_NO_FATAL_FAILURE(Start({has_ranks ? "--tensor-parallel-size=2" : "--max-num-seqs=16"}));
     OpenStream stream(daemon_->stub(), TextRequest("Once upon a time", 500));
     ASSERT_TRUE(stream.ReadFirstToken());
     const std::vector<pid_t> first = daemon_->WorkerPids();

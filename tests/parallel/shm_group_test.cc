@@ -235,6 +235,36 @@ TEST(ShmGroupTest, RanksMayBeProcesses) {
   EXPECT_EQ(status, 0);
 }
 
+TEST(ShmGroupTest, TheRankThatHoldsUpOthersIsFound) {
+  constexpr int kNumRanks = 3;
+  const auto memory = MakeShmGroupMemory(kNumRanks);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(FindLastRank(*memory, kNumRanks), absl::nullopt);
+  std::vector<std::unique_ptr<ProcessGroup>> groups;
+  for (int rank = 0; rank < kNumRanks; ++rank) {
+    groups.push_back(MakeShmGroup(*memory, rank, kNumRanks).value());
+  }
+  std::vector<std::thread> threads;
+  const auto sum_on = [&](int rank) {
+    threads.emplace_back([&group = *groups[static_cast<size_t>(rank)]] {
+      float value = 1.0f;
+      EXPECT_TRUE(group.AllReduceSum(&value, DType::kFloat32, 1).ok());
+    });
+  };
+  const auto found = [&] { return FindLastRank(*memory, kNumRanks); };
+  sum_on(0);
+  // Two are behind: neither can be told from the other.
+  usleep(10'000);
+  EXPECT_EQ(found(), absl::nullopt);
+  sum_on(2);
+  while (found() == absl::nullopt) usleep(1000);
+  EXPECT_EQ(found(), 1);
+  sum_on(1);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(found(), absl::nullopt);
+  EXPECT_EQ(FindLastRank(UniqueFd(), kNumRanks), absl::nullopt);
+}
+
 TEST(ShmGroupTest, RefusesWhatCannotWork) {
   EXPECT_TRUE(absl::IsInvalidArgument(MakeShmGroupMemory(0).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(MakeShmGroupMemory(9).status()));

@@ -253,6 +253,9 @@ TEST_F(WorkerPoolTest, NoDescriptorsLeakOverDeaths) {
 TEST_F(WorkerPoolTest, AWorkerHasNoDescriptorButItsChannel) {
   ASSERT_TRUE(Start("").ok());
   EXPECT_EQ(pool_->hello().device_name(), "0 1 2 3");
+  // Several ranks have the memory that they share too.
+  ASSERT_TRUE(Start("", 1, 2).ok());
+  EXPECT_EQ(pool_->hello().device_name(), "0 1 2 3 4");
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ constexpr int64_t kLongNs = 60'000'000'000;
 std::vector<std::string> Shell(const std::string& script) { return {"/bin/sh", "-c", script}; }
 
 // What a shell started as a worker writes to its channel.
-std::string OutputOf(const std::string& script) {
-  auto process = WorkerProcess::Start(Shell(script + " >&3"));
+std::string OutputOf(const std::string& script, int group_memory = -1) {
+  auto process = WorkerProcess::Start(Shell("exec >&3; " + script), group_memory);
   EXPECT_TRUE(process.ok()) << process.status();
   const UniqueFd channel = (*process)->TakeChannel();
   std::string output;
@@ -57,6 +57,14 @@ TEST(WorkerProcessTest, InheritsTheChannelAndNothingElse) {
   ASSERT_GE(stray.get(), 3);
   // The last is the directory that ls reads.
   EXPECT_EQ(OutputOf("exec ls /proc/self/fd"), "0\n1\n2\n3\n4\n");
+}
+
+TEST(WorkerProcessTest, InheritsTheMemoryOfItsGroup) {
+  const UniqueFd stray(open("/dev/null", O_RDONLY));
+  const UniqueFd file(open("/etc/passwd", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(file.valid());
+  EXPECT_EQ(OutputOf("echo $0 $1; ls /proc/self/fd; readlink /proc/self/fd/4", file.get()),
+            "--channel-fd=3 --group-fd=4\n0\n1\n2\n3\n4\n5\n/etc/passwd\n");
 }
 
 TEST(WorkerProcessTest, KeepsTheDescriptorsOfTheDaemon) {

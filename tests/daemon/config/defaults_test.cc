@@ -49,6 +49,23 @@ TEST(DefaultsTest, FollowTheMachine) {
   EXPECT_EQ(large.config.front_end().text_threads(), 4u);
 }
 
+// Ranks share the cores; a worker that is alone asks its machine.
+TEST(DefaultsTest, ThreadsOfSeveralRanks) {
+  const auto threads = [](SettingTexts flags) {
+    return Resolve(std::move(flags), {.num_cores = 16, .num_physical_cores = 8})
+        .config.worker()
+        .cpu_threads();
+  };
+  const SettingText three{"3", "--tensor-parallel-size"};
+  EXPECT_EQ(threads({}), 0u);
+  EXPECT_EQ(threads({{"tensor-parallel-size", three}}), 2u);
+  EXPECT_EQ(threads({{"tensor-parallel-size", three}, {"threads", {"5", "--threads"}}}), 5u);
+  EXPECT_EQ(Resolve({{"tensor-parallel-size", three}}, {.num_physical_cores = 2})
+                .config.worker()
+                .cpu_threads(),
+            1u);
+}
+
 TEST(DefaultsTest, LeaveWhatWasGiven) {
   const MergedConfig merged = Resolve({{"block-size", {"4", "--block-size"}},
                                        {"kv-cache-memory", {"0", "--kv-cache-memory"}},

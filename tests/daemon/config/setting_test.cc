@@ -83,6 +83,7 @@ TEST(SettingsTest, NumbersOutOfRangeSayTheRange) {
   for (const Case& c : {Case{"block-size", "0", "expected 1 to 1024"},
                         Case{"block-size", "1025", "expected 1 to 1024"},
                         Case{"gpu-memory-utilization", "1.01", "expected 0.05 to 1"},
+                        Case{"tensor-parallel-size", "9", "expected 1 to 8"},
                         Case{"max-message-bytes", "1KiB", "expected 4KiB to 2147483647"},
                         Case{"step-timeout", "0", "expected 1ms to 86400s"},
                         Case{"max-logprobs", "4294967296", "expected 0 to 4294967295"}}) {
@@ -98,7 +99,7 @@ TEST(SettingsTest, Names) {
   EXPECT_EQ(EnvironmentName(*FindSetting("max-num-seqs")), "PAGODA_MAX_NUM_SEQS");
   EXPECT_EQ(ClosestSettingName("max-num-seq"), "max-num-seqs");
   EXPECT_EQ(ClosestSettingName("blocksize"), "block-size");
-  EXPECT_EQ(ClosestSettingName("tensor-parallel-size"), "");
+  EXPECT_EQ(ClosestSettingName("quantization"), "");
 }
 
 TEST(SettingsTest, ListsSplitAtCommas) {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_join.h"
+#include "engine/model/model_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/base/device_fault.h"
@@ -62,6 +63,24 @@ TEST_F(MemoryPlanTest, TakesWhatWasAskedFor) {
   EXPECT_THAT(lines, HasSubstr("KV cache 64.0 MiB"));
   EXPECT_THAT(lines, HasSubstr("4096 blocks of 16 tokens"));
   EXPECT_THAT(lines, HasSubstr("64.0 sequences of 1024 tokens at once"));
+}
+
+// Each of four ranks has a query head and half of the ranks the same KV head.
+TEST_F(MemoryPlanTest, AddsUpRanks) {
+  const MemoryPlan alone = *Plan();
+  config_.mutable_worker()->set_tensor_parallel_size(4);
+  const auto plan = Plan();
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->kv.block_bytes, 2 * alone.kv.block_bytes);
+  EXPECT_EQ(plan->kv.num_blocks, alone.kv.num_blocks / 2);
+  EXPECT_EQ(plan->reserve_bytes, 4 * alone.reserve_bytes);
+  EXPECT_EQ(plan->weight_bytes, 4 * *engine::RankWeightBytes(model_, DType::kBFloat16, 4));
+  EXPECT_GT(plan->weight_bytes, alone.weight_bytes);
+  EXPECT_LT(plan->weight_bytes, alone.weight_bytes * 5 / 4);
+  EXPECT_THAT(absl::StrJoin(plan->ToLines(), "\n"), HasSubstr("each of 4 ranks: weights "));
+  EXPECT_THAT(plan->ToLines().back(), HasSubstr("KV cache 16.0 MiB"));
+  config_.mutable_worker()->set_tensor_parallel_size(3);
+  EXPECT_EQ(Plan().status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(MemoryPlanTest, UnaskedPoolsFollowTheDevice) {

@@ -6,14 +6,16 @@
 namespace pagoda::engine {
 
 // A small LlamaForCausalLM with random float32 weights, norms included, and an untied head.
-inline fixtures::ModelFiles RandomLlama(uint64_t seed = 1) {
+inline fixtures::ModelFiles RandomLlama(uint64_t seed = 1,
+                                        int64_t vocab = 96,
+                                        int64_t intermediate = 80) {
   const fixtures::LlamaShape shape = {.num_layers = 2,
                                       .hidden = 48,
-                                      .intermediate = 80,
+                                      .intermediate = intermediate,
                                       .num_heads = 4,
                                       .num_kv_heads = 2,
                                       .head_dim = 16,
-                                      .vocab = 96,
+                                      .vocab = vocab,
                                       .max_positions = 256};
   fixtures::ModelFiles model;
   model.config = fixtures::LlamaConfig(shape, DType::kFloat32);

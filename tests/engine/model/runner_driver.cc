@@ -45,9 +45,11 @@ RunnerDriver::RunnerDriver(const DriverOptions& options) : options_(options) {
   for (uint32_t i = 0; i < options.max_num_seqs; ++i) free_slots_.push_back(i);
 }
 
-absl::StatusOr<std::unique_ptr<RunnerDriver>> RunnerDriver::Make(const DriverOptions& options) {
+absl::StatusOr<std::unique_ptr<RunnerDriver>> RunnerDriver::Make(
+    const DriverOptions& options, std::unique_ptr<parallel::ProcessGroup> group) {
   internal::v1::OpenWorker open;
-  open.set_tensor_ranks(1);
+  open.set_tensor_rank(options.tensor_rank);
+  open.set_tensor_ranks(options.tensor_ranks);
   internal::v1::ServerConfig& config = *open.mutable_config();
   config.mutable_model()->set_path(options.model_dir);
   config.mutable_model()->set_dtype(options.dtype);
@@ -74,7 +76,7 @@ absl::StatusOr<std::unique_ptr<RunnerDriver>> RunnerDriver::Make(const DriverOpt
           return outer;
         });
   } else {
-    PAGODA_ASSIGN_OR_RETURN(driver->executor_, MakeStepExecutor(open));
+    PAGODA_ASSIGN_OR_RETURN(driver->executor_, MakeStepExecutor(open, std::move(group)));
   }
   PAGODA_RETURN_IF_ERROR(driver->executor_->Open(open).status());
   internal::v1::LoadModel load;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "pagoda/internal/v1/worker.pb.h"
+#include "parallel/process_group.h"
 #include "parallel/step_executor.h"
 #include "tests/fakes/graph_backend.h"
 
@@ -51,6 +52,9 @@ struct DriverOptions {
   uint32_t num_blocks = 128;
   uint32_t max_model_len = 0;
   uint32_t num_known_ids = 0;
+  // Of a group of ranks.
+  uint32_t tensor_rank = 0;
+  uint32_t tensor_ranks = 1;
   // Plans submitted before the result of the first is taken.
   int steps_in_flight = 2;
 };
@@ -60,7 +64,8 @@ struct DriverOptions {
 // their old contents.
 class RunnerDriver {
  public:
-  static absl::StatusOr<std::unique_ptr<RunnerDriver>> Make(const DriverOptions& options);
+  static absl::StatusOr<std::unique_ptr<RunnerDriver>> Make(
+      const DriverOptions& options, std::unique_ptr<parallel::ProcessGroup> group = nullptr);
 
   // Runs all sequences to their end.
   absl::Status Run(std::vector<DrivenSequence>& sequences);

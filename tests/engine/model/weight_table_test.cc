@@ -98,6 +98,24 @@ TEST(WeightTableTest, KeyValueHeadsRepeatWhereRanksOutnumberThem) {
   }
 }
 
+// 100 ids over 8 ranks: 13 each, and 9 of the last one's.
+TEST(WeightTableTest, RanksShareTheVocabularyInEqualParts) {
+  ModelConfig model = SmallModel();
+  model.intermediate_size = 64;
+  for (const WeightRole role : {WeightRole::kEmbedding, WeightRole::kLmHead}) {
+    for (int32_t rank = 0; rank < 8; ++rank) {
+      const WeightPlan plan =
+          Find(Plan(model, {.tensor_rank = rank, .tensor_ranks = 8}), role, kNoLayer);
+      EXPECT_EQ(plan.n, 13);
+      EXPECT_EQ(plan.k, 64);
+      ASSERT_EQ(plan.slices.size(), 1u);
+      EXPECT_EQ(plan.slices[0].row_begin, 13 * rank);
+      EXPECT_EQ(plan.slices[0].row_end, rank == 7 ? 100 : 13 * rank + 13);
+      EXPECT_EQ(plan.slices[0].weight_row, 0);
+    }
+  }
+}
+
 TEST(WeightTableTest, UnevenSharesAreRefusedByName) {
   const ModelConfig model = SmallModel();
   const auto plans = PlanWeights(FindArchitecture(model.architecture)->weights(model),
