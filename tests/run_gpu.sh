@@ -328,8 +328,9 @@ faults() {
   fails 4 "GPU 9 does not exist" "$small" --device-index=9 || code=1
   fails 11 "no KV block fits" "$large" --load-format=dummy --gpu-memory-utilization=0.05 || code=1
   fails 3 "float32" "$small" --dtype=float32 || code=1
-  mkdir -p "$scratch/empty"
-  fails 7 "pagoda_cuda.so" "$small" --backend-dir="$scratch/empty" || code=1
+  # The module beside the executable is found whatever the folder of the flag has.
+  mkdir -p "$scratch/alone" && cp "$bin/pagoda" "$scratch/alone/"
+  bin=$scratch/alone fails 7 "pagoda_cuda.so" "$small" || code=1
   mkdir -p "$scratch/broken" && echo broken >"$scratch/broken/pagoda_cuda.so"
   fails 7 "cannot load" "$small" --backend-dir="$scratch/broken" || code=1
   # Another process on the card: the first takes most of it, the second what is left; the third finds too little.
