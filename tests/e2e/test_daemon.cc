@@ -101,7 +101,10 @@ std::vector<std::string> PreciseFlags() {
   return {DeviceUnderTest() == "cuda" ? "--dtype=float16" : "--dtype=float32"};
 }
 
-std::string DefaultModelDir() { return PAGODA_SOURCE_DIR "/deploy/models/fable-7m"; }
+std::string DefaultModelDir() {
+  const char* sources = std::getenv("PAGODA_SOURCE_DIR");
+  return absl::StrCat(sources != nullptr ? sources : PAGODA_SOURCE_DIR, "/deploy/models/fable-7m");
+}
 
 absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions options) {
   std::unique_ptr<TestDaemon> daemon(new TestDaemon);
@@ -118,6 +121,8 @@ absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions 
       absl::StrCat("--metrics-address=127.0.0.1:", daemon->metrics_port_),
   };
   if (DeviceUnderTest() != "cpu") command.push_back("--device=" + DeviceUnderTest());
+  // Weights of the fixtures are of float32, which cuda does not compute with.
+  if (DeviceUnderTest() == "cuda") command.push_back("--dtype=float16");
   command.insert(command.end(), options.flags.begin(), options.flags.end());
   const int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
   const int log_fd = OpenForWriting(daemon->dir_ + "/log");

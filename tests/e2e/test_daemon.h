@@ -32,12 +32,12 @@ inline constexpr float kNearTie = 0.3f;
 // The most precise type of the device, where the model's own would round too much.
 std::vector<std::string> PreciseFlags();
 
-// deploy/models/fable-7m of the sources.
+// deploy/models/fable-7m of $PAGODA_SOURCE_DIR, else of the sources of this build.
 std::string DefaultModelDir();
 
 struct TestDaemonOptions {
   std::string model_dir = DefaultModelDir();
-  // After the addresses, before nothing: later flags win.
+  // Added last: later flags win.
   std::vector<std::string> flags;
   // Of the socket and the log, for a daemon that follows another there; empty: one of its own,
   // which goes with it.
