@@ -30,10 +30,12 @@ build() {  # preset [targets...]
   cmake --build "build/$preset" ${1+--target "$@"} >"$logs/build-$preset.log" 2>&1 || { tail -n 60 "$logs/build-$preset.log"; return 1; }
 }
 skipped=0
+# A daemon of an end-to-end test has threads of its own.
+jobs=$(($(nproc) / 2 > 2 ? $(nproc) / 2 : 2))
 run_tests() {  # preset ctest-arguments...
   local preset=$1 log=$logs/test-$1-$RANDOM.log status=0
   shift
-  ctest --test-dir "build/$preset" --output-on-failure -j2 "$@" >"$log" 2>&1 || status=$?
+  ctest --test-dir "build/$preset" --output-on-failure -j"$jobs" "$@" >"$log" 2>&1 || status=$?
   local skips
   skips=$(grep -cE '\*\*\*Skipped' "$log" || true)
   skipped=$((skipped + skips))
