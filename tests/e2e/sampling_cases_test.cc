@@ -28,6 +28,9 @@ std::unique_ptr<TestDaemon> StartOrDie(const std::string& model_dir,
   return *std::move(daemon);
 }
 
+// The fewest tokens a block that the device has.
+std::string SmallBlocks() { return IsExactDevice() ? "--block-size=4" : "--block-size=16"; }
+
 std::vector<uint32_t> Prompt(int length, int salt) {
   std::vector<uint32_t> prompt;
   for (int i = 0; i < length; ++i)
@@ -68,7 +71,7 @@ TEST(SamplingCases, B018ASeedGivesTheSameTextEveryTime) {
 
 TEST(SamplingCases, B020OthersInTheBatchChangeNoBit) {
   const auto model = fixtures::WriteModelDir(fixtures::ContextModel({}));
-  const auto daemon = StartOrDie(model.path(), {"--max-num-seqs=256", "--block-size=4"});
+  const auto daemon = StartOrDie(model.path(), {"--max-num-seqs=256", SmallBlocks()});
   const CallResult alone = Expect(*daemon, Probe());
   for (int num_others : {1, 7, 44, 200}) {
     const int num_repeats = num_others < 200 ? 5 : 2;
@@ -101,15 +104,15 @@ TEST(SamplingCases, B023PromptLogprobsOfACachedPrefix) {
   v1::GenerateRequest request = IdsRequest(Prompt(11, 2), 2);
   request.mutable_stopping()->set_ignore_eos(true);
   request.mutable_output()->set_prompt_logprobs(1);
-  const auto plain = StartOrDie(model.path(), {"--block-size=4", "--enable-prefix-caching=false"});
+  const auto plain = StartOrDie(model.path(), {SmallBlocks(), "--enable-prefix-caching=false"});
   const CallResult expected = Expect(*plain, request);
   ASSERT_EQ(expected.prompt_logprobs.size(), 11u);
   EXPECT_FALSE(expected.prompt_logprobs[0].token().has_logprob());
   for (size_t i = 1; i < 11; ++i) {
     EXPECT_TRUE(expected.prompt_logprobs[i].token().has_logprob()) << i;
   }
-  const auto daemon = StartOrDie(model.path(), {"--block-size=4"});
-  const auto chunked = StartOrDie(model.path(), {"--block-size=4", "--max-num-batched-tokens=3"});
+  const auto daemon = StartOrDie(model.path(), {SmallBlocks()});
+  const auto chunked = StartOrDie(model.path(), {SmallBlocks(), "--max-num-batched-tokens=3"});
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(SameLogprobs(Expect(*daemon, request).prompt_logprobs, expected.prompt_logprobs));
     EXPECT_TRUE(SameLogprobs(Expect(*chunked, request).prompt_logprobs, expected.prompt_logprobs));
@@ -230,7 +233,7 @@ TEST(SamplingCases, B034AnyCombinationOfOptionsTwiceAndBothWays) {
   std::mt19937 random(34);
   for (const char* budget : {"5", "2048"}) {
     const auto daemon = StartOrDie(
-        model.path(), {"--block-size=4", absl::StrCat("--max-num-batched-tokens=", budget)});
+        model.path(), {SmallBlocks(), absl::StrCat("--max-num-batched-tokens=", budget)});
     int num_served = 0;
     for (int i = 0; i < 150; ++i) {
       const v1::GenerateRequest request = AnyRequest(random);
