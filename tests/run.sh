@@ -58,10 +58,13 @@ build release
 step "release: tests"
 if $all; then run_tests release; else run_tests release -LE 'long'; fi
 
+# With --all everything that links no gRPC.
+asan_targets=(asan_tests) asan_labels='unit'
+if $all; then asan_targets+=(asan_more_tests) asan_labels='unit|kernel'; fi
 step "asan: build (engine, text, model files, worker processes)"
-build asan asan_tests
+build asan "${asan_targets[@]}"
 step "asan: tests (AddressSanitizer and UndefinedBehaviorSanitizer)"
-run_tests asan -L 'unit' -LE 'long'
+run_tests asan -L "$asan_labels" -LE 'long'
 
 # The whole module is compiled where that is possible; without a driver it must say so and never serve.
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
@@ -79,9 +82,6 @@ else
 fi
 
 if $all; then
-  step "asan: the rest that links no gRPC"
-  build asan asan_more_tests
-  run_tests asan -L 'unit|kernel' -LE 'long'
   step "tsan: build"
   build tsan tsan_tests
   step "tsan: tests (ThreadSanitizer, what links no gRPC; without the million steps, which one thread makes)"
