@@ -3,10 +3,16 @@
 #include <iostream>
 #include <memory>
 #include <random>
+#include <sstream>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/str_format.h"
+#include "daemon/client/bench_compare.h"
+#include "daemon/client/bench_html.h"
 #include "daemon/client/bench_load.h"
+#include "daemon/client/bench_progress.h"
 #include "daemon/client/bench_report.h"
 #include "daemon/client/commands.h"
 #include "daemon/client/failure.h"
@@ -20,7 +26,8 @@ struct BenchCommand {
   BenchOptions options;
   std::optional<uint64_t> seed;
   std::string arrival = "poisson";
-  std::string json_file;
+  std::string prompts_file, json_file, report_file;
+  std::vector<std::string> compared_files;
 };
 
 void AddFlags(CLI::App& command, BenchCommand* bench) {
@@ -34,9 +41,13 @@ void AddFlags(CLI::App& command, BenchCommand* bench) {
   count("--concurrency,-c", options.concurrency, "Requests at once");
   command.add_option("--rate", options.rate, "Requests a second, instead of a number at once")
       ->check(CLI::PositiveNumber);
-  command.add_option("--arrival", bench->arrival, "Of --rate: poisson or fixed gaps")
+  command
+      .add_option(
+          "--arrival",
+          bench->arrival,
+          "Of --rate: poisson or fixed gaps; at-once: all requests together, without --rate")
       ->capture_default_str()
-      ->check(CLI::IsMember({"poisson", "fixed"}));
+      ->check(CLI::IsMember({"poisson", "fixed", "at-once"}));
   count("--input-tokens", options.input_tokens, "Random prompt tokens of each request");
   count("--output-tokens", options.output_tokens, "Tokens that each request generates, EOS or not");
   command.add_option("--spread", options.spread, "Vary both lengths by up to this fraction")
@@ -48,7 +59,15 @@ void AddFlags(CLI::App& command, BenchCommand* bench) {
                   "Of the prompt, the same in all requests")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command.add_option("--text", options.text, "Every prompt, instead of random tokens");
+  CLI::Option* const text =
+      command.add_option("--text", options.text, "Every prompt, instead of random tokens");
+  command
+      .add_option(
+          "--prompts",
+          bench->prompts_file,
+          "Prompts from a file, in turn: lines of {\"prompt\": TEXT, \"output_tokens\": N}, "
+          "or conversations as ShareGPT has them, of which the answer's length counts")
+      ->excludes(text);
   command.add_option("--temperature", options.temperature, "Absent: the model's default");
   count("--channels", options.num_channels, "Connections to spread requests over");
   count("--threads", options.num_threads, "Threads of this client");
@@ -58,7 +77,21 @@ void AddFlags(CLI::App& command, BenchCommand* bench) {
   command
       .add_option("--seed", bench->seed, "Of prompts and sampling (absent: another one each time)")
       ->check(CLI::NonNegativeNumber);
+  const auto limit = [&command](const char* name, std::optional<double>& value, const char* of) {
+    command
+        .add_option(name, value, absl::StrFormat("Goodput counts requests with %s up to this", of))
+        ->check(CLI::PositiveNumber);
+  };
+  limit("--limit-ttft-ms", options.limits.ttft_ms, "a time to first token");
+  limit("--limit-tpot-ms", options.limits.tpot_ms, "a time per output token");
+  limit("--limit-e2e-ms", options.limits.e2e_ms, "an end-to-end latency");
   command.add_option("--json", bench->json_file, "Write the report to this file as JSON");
+  command.add_option("--report", bench->report_file, "Write it to this file as HTML, with plots");
+  command
+      .add_option("--compare",
+                  bench->compared_files,
+                  "Put no load on anything, but compare two files that --json wrote")
+      ->expected(2);
 }
 
 // Warms up, then measures.
@@ -74,8 +107,58 @@ LoadOutcome Measure(const BenchOptions& options,
   RunLoad(load);
   load.first_index = 0;
   load.num_requests = options.num_requests;
-  if (options.rate) load.departures_ns = PlanDepartures(options);
+  if (options.is_open_loop()) load.departures_ns = PlanDepartures(options);
+  BenchProgress progress;
+  load.progress = &progress;
+  const ProgressLine line(&progress, options.num_requests, isatty(STDERR_FILENO) != 0);
   return RunLoad(load);
+}
+
+// Lengths of the answers in a file of conversations, as the daemon counts tokens.
+grpc::Status CountReplies(v1::InferenceService::Stub& stub, BenchOptions* options) {
+  const size_t num_used =
+      std::min(options->prompts.size(),
+               static_cast<size_t>(options->num_requests + options->num_warmup_requests));
+  options->prompts.resize(num_used);
+  for (BenchPrompt& prompt : options->prompts) {
+    if (prompt.output_tokens > 0 || prompt.reply.empty()) continue;
+    grpc::ClientContext context;
+    SetTimeout(options->connection.timeout_seconds, &context);
+    v1::TokenizeRequest request;
+    request.set_model(options->model);
+    request.set_text(prompt.reply);
+    request.set_add_special_tokens(false);
+    v1::TokenizeResponse response;
+    const grpc::Status status = stub.Tokenize(&context, request, &response);
+    if (!status.ok()) return status;
+    prompt.output_tokens = std::max(1, response.token_ids_size());
+  }
+  return grpc::Status::OK;
+}
+
+// False: the file could not be read.
+bool ReadFile(const std::string& file, std::string* content) {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  *content = text.str();
+  return in.good();
+}
+
+ClientExit Compare(const std::vector<std::string>& files) {
+  std::string contents[2];
+  for (int i : {0, 1}) {
+    if (ReadFile(files[i], &contents[i])) continue;
+    std::cerr << "pagoda: --compare: cannot read " << files[i] << "\n";
+    return ClientExit::kUsage;
+  }
+  const auto table = CompareReports(files[0], contents[0], files[1], contents[1]);
+  if (!table.ok()) {
+    std::cerr << "pagoda: --compare: " << table.status().message() << "\n";
+    return ClientExit::kUsage;
+  }
+  std::cout << *table;
+  return ClientExit::kOk;
 }
 
 // False: the file could not be written.
@@ -86,14 +169,37 @@ bool WriteFile(const std::string& file, const std::string& content) {
   return out.good();
 }
 
-ClientExit Run(const BenchCommand& command) {
-  BenchOptions options = command.options;
-  options.poisson = command.arrival == "poisson";
-  options.seed = command.seed ? *command.seed : std::random_device{}();
-  if (options.shared_prefix_tokens >= options.input_tokens && !options.text) {
-    std::cerr << "pagoda: --shared-prefix-tokens: must be less than --input-tokens\n";
-    return ClientExit::kUsage;
+// The options of the flags; false: they do not go together, as was said then.
+bool Complete(const BenchCommand& command, BenchOptions* options) {
+  *options = command.options;
+  options->arrival = command.arrival == "poisson" ? Arrival::kPoisson
+                     : command.arrival == "fixed" ? Arrival::kFixed
+                                                  : Arrival::kAtOnce;
+  options->seed = command.seed ? *command.seed : std::random_device{}();
+  if (options->rate && options->arrival == Arrival::kAtOnce) {
+    std::cerr << "pagoda: --arrival: at-once needs no --rate\n";
+    return false;
   }
+  if (!command.prompts_file.empty()) {
+    auto prompts = ReadPrompts(command.prompts_file);
+    if (!prompts.ok()) {
+      std::cerr << "pagoda: --prompts: " << prompts.status().message() << "\n";
+      return false;
+    }
+    options->prompts = *std::move(prompts);
+  }
+  const bool has_own_prompts = options->text || !options->prompts.empty();
+  if (options->shared_prefix_tokens >= options->input_tokens && !has_own_prompts) {
+    std::cerr << "pagoda: --shared-prefix-tokens: must be less than --input-tokens\n";
+    return false;
+  }
+  return true;
+}
+
+ClientExit Run(const BenchCommand& command) {
+  if (!command.compared_files.empty()) return Compare(command.compared_files);
+  BenchOptions options;
+  if (!Complete(command, &options)) return ClientExit::kUsage;
   std::atomic<bool> interrupted{false};
   const InterruptWatcher watcher([&interrupted] { interrupted = true; });
 
@@ -103,18 +209,24 @@ ClientExit Run(const BenchCommand& command) {
   request.set_model(options.model);
   v1::GetModelResponse model;
   const auto stub = v1::InferenceService::NewStub(OpenChannel(options.connection.address));
-  const grpc::Status status = stub->GetModel(&context, request, &model);
+  grpc::Status status = stub->GetModel(&context, request, &model);
+  if (status.ok()) status = CountReplies(*stub, &options);
   if (!status.ok()) {
     std::cerr << DescribeFailure(status, options.connection.address);
     return ExitOf(status);
   }
   const LoadOutcome outcome = Measure(options, model.vocab_size(), interrupted);
-  const BenchResult result = Aggregate(outcome.requests, outcome.client);
+  const BenchResult result = Aggregate(outcome.requests, outcome.client, options.limits);
   if (interrupted && outcome.requests.empty()) return ClientExit::kInterrupted;
   std::cout << ReportTable(options, result);
   if (!command.json_file.empty() &&
       !WriteFile(command.json_file, ReportJson(options, model, result))) {
     std::cerr << "pagoda: --json: cannot write " << command.json_file << "\n";
+    return ClientExit::kUsage;
+  }
+  if (!command.report_file.empty() &&
+      !WriteFile(command.report_file, ReportHtml(options, model, result, outcome.requests))) {
+    std::cerr << "pagoda: --report: cannot write " << command.report_file << "\n";
     return ClientExit::kUsage;
   }
   if (interrupted) return ClientExit::kInterrupted;

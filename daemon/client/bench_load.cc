@@ -109,6 +109,7 @@ class LoadThread {
     auto& stub = stubs_[(thread_idx_ + num_started_++) % stubs_.size()];
     call->reader = stub->PrepareAsyncStreamGenerate(&call->context, call->request, &queue_);
     call->outcome.sent_ns = load_.clock->NowNs();
+    if (load_.progress != nullptr) load_.progress->num_started.fetch_add(1);
     call->reader->StartCall(call);
   }
 
@@ -134,9 +135,7 @@ class LoadThread {
     call->reader->Read(&call->response, call);
   }
 
-  static void See(const v1::StreamGenerateResponse& response,
-                  int64_t now_ns,
-                  RequestOutcome* outcome) {
+  void See(const v1::StreamGenerateResponse& response, int64_t now_ns, RequestOutcome* outcome) {
     if (response.has_started()) {
       outcome->num_prompt_tokens = response.started().prompt_tokens();
       outcome->num_cached_tokens = response.started().cached_tokens();
@@ -151,12 +150,14 @@ class LoadThread {
     }
     outcome->last_ns = now_ns;
     outcome->num_output_tokens += num_tokens;
+    if (load_.progress != nullptr) load_.progress->num_output_tokens.fetch_add(num_tokens);
   }
 
   void End(Call* call, int64_t now_ns) {
     call->outcome.end_ns = now_ns;
     if (!call->status.ok()) call->outcome.failure = FailureKind(call->status);
     outcomes_.push_back(std::move(call->outcome));
+    if (load_.progress != nullptr) load_.progress->num_ended.fetch_add(1);
     calls_.erase(call);
     delete call;
   }

@@ -13,6 +13,11 @@
 
 namespace pagoda::daemon {
 
+// What has happened so far, for a line of progress. Written by the threads of the load.
+struct BenchProgress {
+  std::atomic<int64_t> num_started{0}, num_ended{0}, num_output_tokens{0};
+};
+
 // What one load consists of.
 struct BenchLoad {
   const BenchOptions& options;
@@ -24,6 +29,7 @@ struct BenchLoad {
   std::vector<int64_t> departures_ns;
   // Set from outside to end early: calls are cancelled and no more are made.
   const std::atomic<bool>* interrupted = nullptr;
+  BenchProgress* progress = nullptr;  // when somebody looks
   const Clock* clock = &Clock::Monotonic();
 };
 

@@ -54,6 +54,9 @@ void FillPrompt(const BenchOptions& options,
 }  // namespace
 
 std::vector<int64_t> PlanDepartures(const BenchOptions& options) {
+  if (options.arrival == Arrival::kAtOnce) {
+    return std::vector<int64_t>(static_cast<size_t>(options.num_requests), 0);
+  }
   auto random = RandomFor(options, Purpose::kDepartures);
   const double mean_gap_ns = 1e9 / *options.rate;
   std::vector<int64_t> departures;
@@ -61,7 +64,8 @@ std::vector<int64_t> PlanDepartures(const BenchOptions& options) {
   for (int64_t i = 0; i < options.num_requests; ++i) {
     departures.push_back(std::llround(time_ns));
     const double uniform = std::generate_canonical<double, 53>(random);
-    time_ns += options.poisson ? -std::log1p(-uniform) * mean_gap_ns : mean_gap_ns;
+    time_ns +=
+        options.arrival == Arrival::kPoisson ? -std::log1p(-uniform) * mean_gap_ns : mean_gap_ns;
   }
   return departures;
 }
@@ -73,10 +77,15 @@ v1::StreamGenerateRequest PlanRequest(const BenchOptions& options,
                                       int64_t index) {
   auto random = RandomFor(options, Purpose::kLengths, index);
   const int64_t input_tokens = Spread(options.input_tokens, options.spread, random);
-  const int64_t output_tokens = Spread(options.output_tokens, options.spread, random);
+  int64_t output_tokens = Spread(options.output_tokens, options.spread, random);
   v1::StreamGenerateRequest request;
   request.set_model(options.model);
-  if (options.text) {
+  if (!options.prompts.empty()) {
+    const BenchPrompt& prompt =
+        options.prompts[static_cast<size_t>(index) % options.prompts.size()];
+    request.mutable_prompt()->set_text(prompt.text);
+    if (prompt.output_tokens > 0) output_tokens = prompt.output_tokens;
+  } else if (options.text) {
     request.mutable_prompt()->set_text(*options.text);
   } else {
     const int64_t own_tokens = std::max<int64_t>(1, input_tokens - options.shared_prefix_tokens);

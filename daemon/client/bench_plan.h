@@ -10,7 +10,8 @@ namespace pagoda::daemon {
 
 // What is sent and when: pure functions of options and seed.
 
-// Nanoseconds after the start at which each request of an open loop leaves. REQUIRES: options.rate.
+// Nanoseconds after the start at which each request of an open loop leaves. REQUIRES:
+// options.is_open_loop().
 std::vector<int64_t> PlanDepartures(const BenchOptions& options);
 
 // Token ids that prompts are made of: an inner part of the vocabulary, which leaves out where

@@ -8,6 +8,18 @@
 namespace pagoda::daemon {
 namespace {
 
+const char* NameOf(Arrival arrival) {
+  switch (arrival) {
+    case Arrival::kPoisson:
+      return "poisson";
+    case Arrival::kFixed:
+      return "fixed";
+    case Arrival::kAtOnce:
+      return "at-once";
+  }
+  return "";
+}
+
 double PerSecond(const BenchResult& result, int64_t count) {
   return result.seconds > 0 ? static_cast<double>(count) / result.seconds : 0.0;
 }
@@ -36,18 +48,35 @@ nlohmann::ordered_json LoadJson(const BenchOptions& options) {
                                  {"channels", options.num_channels},
                                  {"threads", options.num_threads},
                                  {"seed", options.seed}};
-  if (options.rate) {
-    load["rate_per_second"] = *options.rate;
-    load["arrival"] = options.poisson ? "poisson" : "fixed";
+  if (options.is_open_loop()) {
+    if (options.rate) load["rate_per_second"] = *options.rate;
+    load["arrival"] = NameOf(options.arrival);
   } else {
     load["concurrency"] = options.concurrency;
   }
+  if (!options.prompts.empty()) load["prompts"] = options.prompts.size();
   if (options.text) load["text_bytes"] = options.text->size();
   if (options.temperature) load["temperature"] = *options.temperature;
   return load;
 }
 
+// The limits and what kept them.
+nlohmann::ordered_json GoodputJson(const LatencyLimits& limits, const BenchResult& result) {
+  nlohmann::ordered_json goodput = {{"requests", result.num_good},
+                                    {"requests_per_second", PerSecond(result, result.num_good)}};
+  if (limits.ttft_ms) goodput["ttft_limit_ms"] = *limits.ttft_ms;
+  if (limits.tpot_ms) goodput["tpot_limit_ms"] = *limits.tpot_ms;
+  if (limits.e2e_ms) goodput["e2e_limit_ms"] = *limits.e2e_ms;
+  return goodput;
+}
+
 }  // namespace
+
+std::string DescribeLoad(const BenchOptions& options) {
+  if (!options.is_open_loop()) return absl::StrFormat("%d at once", options.concurrency);
+  if (!options.rate) return "all at once";
+  return absl::StrFormat("%s at %.2f /s", NameOf(options.arrival), *options.rate);
+}
 
 std::string ReportTable(const BenchOptions& options, const BenchResult& result) {
   std::string text = absl::StrFormat("%-14s %d ok, %d failed in %.3f s, %.2f /s\n",
@@ -56,13 +85,18 @@ std::string ReportTable(const BenchOptions& options, const BenchResult& result) 
                                      result.num_failed,
                                      result.seconds,
                                      PerSecond(result, result.num_ok));
-  if (options.rate) {
-    absl::StrAppendFormat(
-        &text, "%-14s %s at %.2f /s", "load", options.poisson ? "poisson" : "fixed", *options.rate);
-  } else {
-    absl::StrAppendFormat(&text, "%-14s %d at once", "load", options.concurrency);
+  absl::StrAppendFormat(&text,
+                        "%-14s %s, %.1f in flight on average\n",
+                        "load",
+                        DescribeLoad(options),
+                        result.mean_concurrency);
+  if (options.limits.any()) {
+    absl::StrAppendFormat(&text,
+                          "%-14s %d within the limits, %.2f /s\n",
+                          "goodput",
+                          result.num_good,
+                          PerSecond(result, result.num_good));
   }
-  absl::StrAppendFormat(&text, ", %.1f in flight on average\n", result.mean_concurrency);
   absl::StrAppendFormat(&text,
                         "%-14s %d, %.1f /s, %d from the prefix cache\n",
                         "input tokens",
@@ -97,7 +131,7 @@ std::string ReportJson(const BenchOptions& options,
                        const BenchResult& result) {
   nlohmann::ordered_json failures = nlohmann::ordered_json::object();
   for (const auto& [kind, count] : result.failures) failures[kind] = count;
-  const nlohmann::ordered_json report = {
+  nlohmann::ordered_json report = {
       {"model",
        {{"name", model.served_names_size() > 0 ? model.served_names(0) : ""},
         {"architecture", model.architecture()},
@@ -125,6 +159,7 @@ std::string ReportJson(const BenchOptions& options,
        {{"busiest_thread", result.client.busiest_thread},
         {"late_ms", ToJson(result.late_ms)},
         {"warnings", ClientWarnings(result)}}}};
+  if (options.limits.any()) report["goodput"] = GoodputJson(options.limits, result);
   return report.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace) +
          "\n";
 }

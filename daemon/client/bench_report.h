@@ -8,6 +8,8 @@
 
 namespace pagoda::daemon {
 
+// How requests leave, in words.
+std::string DescribeLoad(const BenchOptions& options);
 // For people: a few lines and a table.
 std::string ReportTable(const BenchOptions& options, const BenchResult& result);
 // For programs: one JSON document with the load, the model and the figures.

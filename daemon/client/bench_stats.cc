@@ -24,7 +24,31 @@ double Percentile(const std::vector<double>& values, double fraction) {
   return values[below] + (values[above] - values[below]) * (position - static_cast<double>(below));
 }
 
+// A request without the figure that a limit is for keeps it, but one without a first token does
+// not.
+bool IsWithin(const RequestOutcome& outcome, const LatencyLimits& limits) {
+  if (limits.ttft_ms && TtftMs(outcome).value_or(*limits.ttft_ms + 1) > *limits.ttft_ms)
+    return false;
+  if (limits.tpot_ms && TpotMs(outcome).value_or(0) > *limits.tpot_ms) return false;
+  return !limits.e2e_ms || E2eMs(outcome) <= *limits.e2e_ms;
+}
+
 }  // namespace
+
+std::optional<double> TtftMs(const RequestOutcome& outcome) {
+  if (outcome.first_ns == 0) return std::nullopt;
+  return Milliseconds(outcome.first_ns - outcome.due_ns);
+}
+
+std::optional<double> TpotMs(const RequestOutcome& outcome) {
+  if (outcome.first_ns == 0 || outcome.num_output_tokens < 2) return std::nullopt;
+  return Milliseconds(outcome.last_ns - outcome.first_ns) /
+         static_cast<double>(outcome.num_output_tokens - 1);
+}
+
+double E2eMs(const RequestOutcome& outcome) {
+  return Milliseconds(outcome.end_ns - outcome.due_ns);
+}
 
 Distribution Summarize(std::vector<double> values) {
   if (values.empty()) return {};
@@ -39,7 +63,9 @@ Distribution Summarize(std::vector<double> values) {
           .max = values.back()};
 }
 
-BenchResult Aggregate(const std::vector<RequestOutcome>& outcomes, const ClientLoad& client) {
+BenchResult Aggregate(const std::vector<RequestOutcome>& outcomes,
+                      const ClientLoad& client,
+                      const LatencyLimits& limits) {
   BenchResult result;
   result.client = client;
   std::vector<double> ttft, tpot, itl, e2e, late;
@@ -60,13 +86,10 @@ BenchResult Aggregate(const std::vector<RequestOutcome>& outcomes, const ClientL
     }
     ++result.num_ok;
     result.num_short += outcome.num_output_tokens < outcome.num_asked_tokens;
-    e2e.push_back(Milliseconds(outcome.end_ns - outcome.due_ns));
-    if (outcome.first_ns == 0) continue;
-    ttft.push_back(Milliseconds(outcome.first_ns - outcome.due_ns));
-    if (outcome.num_output_tokens > 1) {
-      tpot.push_back(Milliseconds(outcome.last_ns - outcome.first_ns) /
-                     static_cast<double>(outcome.num_output_tokens - 1));
-    }
+    result.num_good += IsWithin(outcome, limits);
+    e2e.push_back(E2eMs(outcome));
+    if (const auto ms = TtftMs(outcome)) ttft.push_back(*ms);
+    if (const auto ms = TpotMs(outcome)) tpot.push_back(*ms);
     itl.insert(itl.end(), outcome.gaps_ms.begin(), outcome.gaps_ms.end());
   }
   if (outcomes.empty()) return result;

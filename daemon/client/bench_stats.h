@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/client/bench_options.h"
+
 namespace pagoda::daemon {
 
 // What one request saw, in nanoseconds of one clock.
@@ -41,6 +43,7 @@ struct BenchResult {
   int64_t num_ok = 0;
   int64_t num_failed = 0;
   int64_t num_short = 0;  // fewer tokens than asked for, without an error
+  int64_t num_good = 0;   // went well within the limits
   std::map<std::string, int64_t> failures;
   double seconds = 0;  // from the first request that was due to the last end
   int64_t num_prompt_tokens = 0, num_cached_tokens = 0, num_output_tokens = 0;
@@ -51,7 +54,14 @@ struct BenchResult {
   ClientLoad client;
 };
 
-BenchResult Aggregate(const std::vector<RequestOutcome>& outcomes, const ClientLoad& client);
+BenchResult Aggregate(const std::vector<RequestOutcome>& outcomes,
+                      const ClientLoad& client,
+                      const LatencyLimits& limits = {});
+
+// Milliseconds of one request; absent where it had no tokens, or not more than one.
+std::optional<double> TtftMs(const RequestOutcome& outcome);
+std::optional<double> TpotMs(const RequestOutcome& outcome);
+double E2eMs(const RequestOutcome& outcome);
 
 // Why the figures may be the client's rather than the daemon's; empty when nothing says so.
 std::vector<std::string> ClientWarnings(const BenchResult& result);

@@ -17,7 +17,7 @@ std::vector<uint32_t> PromptOf(const BenchOptions& options, int64_t index) {
 
 TEST(PlanDepartures, FixedGapsAreEqual) {
   const std::vector<int64_t> departures =
-      PlanDepartures({.num_requests = 4, .rate = 100.0, .poisson = false});
+      PlanDepartures({.num_requests = 4, .rate = 100.0, .arrival = Arrival::kFixed});
   EXPECT_EQ(departures, std::vector<int64_t>({0, 10'000'000, 20'000'000, 30'000'000}));
 }
 
@@ -34,6 +34,21 @@ TEST(PlanDepartures, PoissonGapsAreExponential) {
   // Mean 1 and second moment 2, within five standard errors.
   EXPECT_NEAR(sum / 20'000, 1.0, 0.04);
   EXPECT_NEAR(sum_of_squares / 20'000, 2.0, 0.16);
+}
+
+TEST(PlanDepartures, AtOnceIsAtOnce) {
+  EXPECT_EQ(PlanDepartures({.num_requests = 3, .arrival = Arrival::kAtOnce}),
+            std::vector<int64_t>({0, 0, 0}));
+}
+
+TEST(PlanRequest, PromptsOfAFileComeInTurnWithTheirLengths) {
+  const BenchOptions options = {.output_tokens = 5,
+                                .prompts = {{.text = "a", .output_tokens = 9}, {.text = "b"}}};
+  EXPECT_EQ(PlanRequest(options, kIds, 0).prompt().text(), "a");
+  EXPECT_EQ(PlanRequest(options, kIds, 0).stopping().max_tokens(), 9u);
+  EXPECT_EQ(PlanRequest(options, kIds, 1).prompt().text(), "b");
+  EXPECT_EQ(PlanRequest(options, kIds, 1).stopping().max_tokens(), 5u);
+  EXPECT_EQ(PlanRequest(options, kIds, 2).prompt().text(), "a");
 }
 
 TEST(PlanRequest, PromptsDifferInTheirFirstTokens) {

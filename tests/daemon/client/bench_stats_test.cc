@@ -60,6 +60,25 @@ TEST(Aggregate, LatenciesCountFromWhenARequestWasDue) {
   EXPECT_EQ(result.num_output_tokens, 4);
 }
 
+TEST(Aggregate, GoodRequestsKeepEveryLimit) {
+  // TTFT 20 ms, TPOT 10, E2E 51.
+  const auto num_good = [](const LatencyLimits& limits) {
+    return Aggregate({Good()}, {}, limits).num_good;
+  };
+  EXPECT_EQ(num_good({}), 1);
+  EXPECT_EQ(num_good({.ttft_ms = 20, .tpot_ms = 10, .e2e_ms = 51}), 1);
+  EXPECT_EQ(num_good({.ttft_ms = 19.9}), 0);
+  EXPECT_EQ(num_good({.tpot_ms = 9.9}), 0);
+  EXPECT_EQ(num_good({.e2e_ms = 50.9}), 0);
+  RequestOutcome failed = Good();
+  failed.failure = "UNAVAILABLE";
+  RequestOutcome silent = Good();
+  silent.first_ns = 0;
+  EXPECT_EQ(Aggregate({failed}, {}).num_good, 0);
+  EXPECT_EQ(Aggregate({silent}, {}, {.tpot_ms = 1, .e2e_ms = 100}).num_good, 1);
+  EXPECT_EQ(Aggregate({silent}, {}, {.ttft_ms = 1000}).num_good, 0);
+}
+
 TEST(Aggregate, FailuresAreCountedByKindAndHaveNoLatency) {
   RequestOutcome full = {
       .failure = "RESOURCE_EXHAUSTED/QUEUE_FULL", .due_ns = 0, .sent_ns = 0, .end_ns = kMs};

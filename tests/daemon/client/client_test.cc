@@ -284,6 +284,37 @@ TEST_F(ClientTest, BenchOpenLoopAndFailures) {
   EXPECT_EQ(Run({"bench", "--model=other"}).exit_code, 3);
 }
 
+TEST_F(ClientTest, BenchOfAFileOfPromptsWithReportsAndComparison) {
+  const std::string prompts = dir_.path() + "/prompts.jsonl", page = dir_.path() + "/report.html";
+  const std::string first = dir_.path() + "/first.json", second = dir_.path() + "/second.json";
+  std::ofstream(prompts) << "{\"prompt\": \"a\", \"output_tokens\": 2}\n{\"prompt\": \"b\"}\n";
+  CommandResult result = Run({"bench",
+                              "--prompts=" + prompts,
+                              "--requests=4",
+                              "--arrival=at-once",
+                              "--output-tokens=3",
+                              "--warmup=0",
+                              "--limit-ttft-ms=60000",
+                              "--json=" + first,
+                              "--report=" + page});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("all at once"), HasSubstr("4 within the limits")));
+  std::ifstream in(first);
+  const nlohmann::json report = nlohmann::json::parse(in);
+  EXPECT_EQ(report["output_tokens"], 10);
+  EXPECT_EQ(report["goodput"]["requests"], 4);
+  EXPECT_TRUE(std::ifstream(page).good());
+  ASSERT_EQ(Run({"bench", "--requests=2", "--warmup=0", "--json=" + second}).exit_code, 0);
+  result = Run({"bench", "--compare", first, second});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("differs: requests: 4 and 2"), HasSubstr("TTFT p50 ms")));
+  EXPECT_EQ(Run({"bench", "--compare", first, prompts}).exit_code, 2);
+  EXPECT_EQ(Run({"bench", "--compare", first, "/nowhere"}).exit_code, 2);
+  EXPECT_EQ(Run({"bench", "--prompts=/nowhere"}).exit_code, 2);
+  EXPECT_EQ(Run({"bench", "--prompts=" + prompts, "--text=a"}).exit_code, 2);
+  EXPECT_EQ(Run({"bench", "--arrival=at-once", "--rate=3"}).exit_code, 2);
+}
+
 TEST_F(ClientTest, InterruptEndsABench) {
   const CommandResult result =
       Run({"bench", "--requests=1000000", "--text=interrupt", "--concurrency=1", "--warmup=0"});
