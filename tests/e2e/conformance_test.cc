@@ -3,9 +3,11 @@
 // block size and cache setting, and with a KV pool so small that sequences are preempted.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
@@ -291,10 +293,23 @@ TEST(Conformance, RanksThatShareAModelGiveTheSame) {
   EXPECT_GT(num_shared, 10);
 }
 
+// Calls `check` with each model's folder, several at once where there are cores for it.
+void ForEachModel(const std::function<void(const std::string&)>& check) {
+  const std::vector<std::string> models = ModelDirs();
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency() / 2); ++i) {
+    threads.emplace_back([&] {
+      for (size_t model; (model = next.fetch_add(1)) < models.size();) check(models[model]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(ConformanceLong, EveryModelUnderEverySetting) {
   if (!ConformanceDir()) GTEST_SKIP() << "no reference data: set PAGODA_CONFORMANCE_DIR";
-  for (const std::string& model : ModelDirs()) {
-    const bool is_cuda = DeviceUnderTest() == "cuda";
+  const bool is_cuda = DeviceUnderTest() == "cuda";
+  ForEachModel([is_cuda](const std::string& model) {
     for (const char* dtype : {is_cuda ? "float16" : "float32", "bfloat16"}) {
       for (int budget : {8, 17, 512}) {
         for (int block_size :
@@ -304,7 +319,7 @@ TEST(ConformanceLong, EveryModelUnderEverySetting) {
         }
       }
     }
-  }
+  });
 }
 
 // On cuda a product of other shape is another sum: tokens must agree up to the first near tie.
@@ -464,14 +479,14 @@ TEST(Conformance, WindowsNeedNoMoreThanTheirBlocks) {
 
 TEST(ConformanceLong, PreemptionChangesNothingForEveryModel) {
   if (!ConformanceDir()) GTEST_SKIP() << "no reference data: set PAGODA_CONFORMANCE_DIR";
-  for (const std::string& model : ModelDirs()) {
+  ForEachModel([](const std::string& model) {
     for (int budget : {8, 17, 512}) {
       for (int block_size : DeviceUnderTest() == "cuda" ? std::vector<int>{16, 32, 64}
                                                         : std::vector<int>{4, 16, 64}) {
         CheckPreemption(model, budget, block_size);
       }
     }
-  }
+  });
 }
 
 }  // namespace
