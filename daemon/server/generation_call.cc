@@ -1,12 +1,8 @@
 #include "daemon/server/generation_call.h"
 
-#include <chrono>
 #include <utility>
 
-#include <grpc/grpc.h>
-
 #include "absl/random/random.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/server/output_shards.h"
 #include "daemon/server/rpc_error.h"
@@ -17,14 +13,6 @@ namespace {
 
 // gRPC's timer and ours need not agree to the millisecond on when a deadline has passed.
 constexpr int64_t kDeadlineSlackNs = 5'000'000;
-// Clients with gRPC's retry policy wait this long before they try again (gRFC A6).
-constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
-
-absl::optional<int64_t> DeadlineNs(const grpc::CallbackServerContext& context, int64_t now_ns) {
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return absl::nullopt;
-  return now_ns + std::chrono::nanoseconds(deadline - std::chrono::system_clock::now()).count();
-}
 
 absl::BitGen& Random() {
   thread_local absl::BitGen generator;
@@ -45,16 +33,19 @@ RejectReason RejectReasonOf(const absl::Status& status) {
 
 }  // namespace
 
-GenerationCall::GenerationCall(const CallServices& services,
-                               grpc::CallbackServerContext* context,
-                               engine::RequestKey key,
-                               bool stream)
+void CountRefusal(const CallServices& services, const absl::Status& status) {
+  services.metrics->requests_received.fetch_add(1, std::memory_order_relaxed);
+  services.metrics->CountFinished(engine::Outcome::kRejected,
+                                  static_cast<grpc::StatusCode>(status.code()));
+  services.metrics->CountRejected(RejectReasonOf(status));
+}
+
+GenerationCall::GenerationCall(const CallServices& services, const Options& options)
     : services_(services),
-      context_(context),
-      key_(key),
-      stream_(stream),
+      key_(options.key),
+      stream_(options.stream),
       arrival_ns_(services.clock->NowNs()),
-      deadline_ns_(DeadlineNs(*context, arrival_ns_)) {
+      deadline_ns_(options.deadline_ns) {
   services_.calls->Begin();
   services_.metrics->open_calls.fetch_add(1, std::memory_order_relaxed);
   services_.metrics->requests_received.fetch_add(1, std::memory_order_relaxed);
@@ -69,8 +60,7 @@ bool GenerationCall::DeadlinePassed() const {
   return deadline_ns_.has_value() && services_.clock->NowNs() + kDeadlineSlackNs >= *deadline_ns_;
 }
 
-absl::Status GenerationCall::Prepare(const grpc::ByteBuffer& request_bytes,
-                                     engine::Request* request) {
+absl::Status GenerationCall::Prepare(engine::Request* request) {
   // A request whose client is gone is not worth its tokenisation.
   if (cancelled()) return CallCancelledError();
   const CallOrigin origin = {
@@ -80,7 +70,7 @@ absl::Status GenerationCall::Prepare(const grpc::ByteBuffer& request_bytes,
       .deadline_ns = deadline_ns_,
       .made_request_id = absl::StrFormat("pagoda-%016x", absl::Uniform<uint64_t>(Random())),
       .drawn_seed = absl::Uniform<uint64_t>(Random())};
-  PAGODA_ASSIGN_OR_RETURN(ConvertedRequest converted, Convert(request_bytes, origin));
+  PAGODA_ASSIGN_OR_RETURN(ConvertedRequest converted, Convert(origin));
   const std::string request_id = converted.started.request_id();
   PAGODA_RETURN_IF_ERROR(services_.request_ids->Insert(request_id));
   live_id_ = request_id;
@@ -90,9 +80,9 @@ absl::Status GenerationCall::Prepare(const grpc::ByteBuffer& request_bytes,
   return absl::OkStatus();
 }
 
-void GenerationCall::Admit(const grpc::ByteBuffer& request_bytes) {
+void GenerationCall::Admit() {
   engine::Request request;
-  const absl::Status ready = Prepare(request_bytes, &request);
+  const absl::Status ready = Prepare(&request);
   services_.metrics->tokenize_seconds.Observe(
       static_cast<double>(services_.clock->NowNs() - arrival_ns_) * 1e-9);
   if (!ready.ok()) return End(ready);
@@ -126,18 +116,16 @@ void GenerationCall::HandleCancel() {
 
 void GenerationCall::End(absl::Status why) {
   if (absl::IsCancelled(why) && DeadlinePassed()) why = DeadlinePassedError();
-  Finish(Close(why));
+  Close(why);
+  Finish(why);
 }
 
 void GenerationCall::EndSlow(absl::string_view what) {
   services_.engine->Cancel(key_);
   services_.metrics->stream_stalls.fetch_add(1, std::memory_order_relaxed);
-  const grpc::Status status = Close(SlowReaderError(what));
-  // The status would wait behind the messages that nobody reads; resetting the stream is what frees
-  // them.
-  grpc_call_cancel_with_status(
-      context_->c_call(), GRPC_STATUS_RESOURCE_EXHAUSTED, status.error_message().c_str(), nullptr);
-  Finish(status);
+  const absl::Status status = SlowReaderError(what);
+  Close(status);
+  CutOff(status);
 }
 
 engine::Outcome GenerationCall::OutcomeOf(const absl::Status& status) const {
@@ -150,16 +138,12 @@ engine::Outcome GenerationCall::OutcomeOf(const absl::Status& status) const {
   return admitted_ ? engine::Outcome::kError : engine::Outcome::kRejected;
 }
 
-grpc::Status GenerationCall::Close(const absl::Status& status) {
+void GenerationCall::Close(const absl::Status& status) {
   if (!live_id_.empty()) services_.request_ids->Erase(std::exchange(live_id_, ""));
   const engine::Outcome outcome = OutcomeOf(status);
   services_.metrics->CountFinished(outcome, static_cast<grpc::StatusCode>(status.code()));
   if (outcome == engine::Outcome::kRejected)
     services_.metrics->CountRejected(RejectReasonOf(status));
-  if (const auto delay = RetryDelay(status)) {
-    context_->AddTrailingMetadata(kPushbackKey, absl::StrCat(absl::ToInt64Milliseconds(*delay)));
-  }
-  return ToGrpcStatus(status);
 }
 
 }  // namespace pagoda::daemon

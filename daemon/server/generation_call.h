@@ -16,9 +16,6 @@
 #include "daemon/server/server_metrics.h"
 #include "engine/ids.h"
 #include "engine/output.h"
-#include "grpcpp/server_context.h"
-#include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/status.h"
 #include "kernels/base/clock.h"
 
 namespace pagoda::daemon {
@@ -38,25 +35,31 @@ struct CallServices {
   size_t max_stream_buffer_bytes = 0;
 };
 
-// A Generate or StreamGenerate call from its arrival to its Finish. One thread owns it at a time
-// and alone calls its gRPC operations: the text thread that admits it, then, once attached, its
-// output shard's. gRPC's own threads only post events by key. The owner forgets the call when it
-// ends: gRPC may delete it at any moment after that.
+// Counts a request that was turned away before it became a call, as the call would have.
+void CountRefusal(const CallServices& services, const absl::Status& status);
+
+// A generation from its arrival to its Finish, whatever brought it. One thread owns it at a time
+// and alone calls the operations of its transport: the text thread that admits it, then, once
+// attached, its output shard's. The transport's own threads only post events by key. The owner
+// forgets the call when it ends: the transport may delete it at any moment after that.
 class GenerationCall {
  public:
   enum class Progress { kLive, kEnded };
 
-  GenerationCall(const CallServices& services,
-                 grpc::CallbackServerContext* context,
-                 engine::RequestKey key,
-                 bool stream);
+  struct Options {
+    engine::RequestKey key;
+    bool stream = false;
+    absl::optional<int64_t> deadline_ns;
+  };
+
+  GenerationCall(const CallServices& services, const Options& options);
   virtual ~GenerationCall();
   GenerationCall(const GenerationCall&) = delete;
   GenerationCall& operator=(const GenerationCall&) = delete;
 
   // Text thread, the owner until then: parses, checks, encodes, gives the call to its shard and
   // submits; or ends it.
-  void Admit(const grpc::ByteBuffer& request_bytes);
+  void Admit();
 
   // Owner: the engine has taken the request. (Its first output may come before this is known.)
   void NoteAdmitted() { admitted_ = true; }
@@ -75,29 +78,29 @@ class GenerationCall {
   engine::RequestKey key() const { return key_; }
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
   bool DeadlinePassed() const;
+  // Transport's thread: the client is gone or its deadline passed.
+  void HandleCancel();
 
  protected:
-  virtual absl::StatusOr<ConvertedRequest> Convert(const grpc::ByteBuffer& request_bytes,
-                                                   const CallOrigin& origin) = 0;
+  virtual absl::StatusOr<ConvertedRequest> Convert(const CallOrigin& origin) = 0;
   virtual Progress HandleOutput(engine::OutputDelta delta) = 0;
-  // Sends the status; no other gRPC operation of this call follows.
-  virtual void Finish(const grpc::Status& status) = 0;
+  // Tells the client how the call ended; no other operation of this call follows.
+  virtual void Finish(const absl::Status& status) = 0;
+  // The same for a client that does not read: what waits for it is dropped.
+  virtual void CutOff(const absl::Status& status) = 0;
 
   // Counts the end and frees the request id, so that a client that has seen its call end can use
-  // the id again. Returns what the client is told. Before Finish or its like.
-  grpc::Status Close(const absl::Status& status);
-  // gRPC thread: the client is gone or its deadline passed.
-  void HandleCancel();
+  // the id again. Before Finish or its like.
+  void Close(const absl::Status& status);
   ResponseConverter& converter() { return *converter_; }
   const CallServices& services() const { return services_; }
 
  private:
-  absl::Status Prepare(const grpc::ByteBuffer& request_bytes, engine::Request* request);
+  absl::Status Prepare(engine::Request* request);
   void NoteOutput(const engine::OutputDelta& delta);
   engine::Outcome OutcomeOf(const absl::Status& status) const;
 
   const CallServices& services_;
-  grpc::CallbackServerContext* const context_;
   const engine::RequestKey key_;
   const bool stream_;
   const int64_t arrival_ns_;

@@ -3,11 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/server/grpc_calls.h"
 #include "daemon/server/message_bytes.h"
 #include "daemon/server/request_fields.h"
 #include "daemon/server/rpc_error.h"
-#include "daemon/server/stream_call.h"
-#include "daemon/server/unary_call.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::daemon {
@@ -33,8 +32,8 @@ absl::Status HandleBytes(absl::StatusOr<Response> (*handle)(const Request&, cons
 
 }  // namespace
 
-absl::Status InferenceService::CheckReady() const {
-  switch (state_->load(std::memory_order_acquire)) {
+absl::Status CheckReady(ServingState state) {
+  switch (state) {
     case ServingState::kLoading:
       return LoadingError();
     case ServingState::kReady:
@@ -48,24 +47,23 @@ absl::Status InferenceService::CheckReady() const {
 }
 
 void InferenceService::PostAdmission(GenerationCall* call, const grpc::ByteBuffer* request) {
-  absl::Status status = CheckReady();
+  absl::Status status = CheckReady(state_->load(std::memory_order_acquire));
   // gRPC keeps the request until it is done with the call, which is after Admit.
-  if (status.ok())
-    status = text_pool_->Post(request->Length(), [call, request] { call->Admit(*request); });
+  if (status.ok()) status = text_pool_->Post(request->Length(), [call] { call->Admit(); });
   if (!status.ok()) call->End(status);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Generate(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(*services_, context, NextKey(), response);
+  auto* call = new GrpcUnaryCall(*services_, context, NextKey(), request, response);
   PostAdmission(call, request);
   return call;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::StreamGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  auto* call = new StreamCall(*services_, context, NextKey());
+  auto* call = new GrpcStreamCall(*services_, context, NextKey(), request);
   PostAdmission(call, request);
   return call;
 }
@@ -74,7 +72,7 @@ grpc::ServerUnaryReactor* InferenceService::Answer(grpc::CallbackServerContext* 
                                                    const grpc::ByteBuffer* request,
                                                    absl::AnyInvocable<absl::Status()> handle) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  absl::Status status = CheckReady();
+  absl::Status status = CheckReady(state_->load(std::memory_order_acquire));
   if (status.ok()) {
     status = text_pool_->Post(request->Length(), [reactor, handle = std::move(handle)]() mutable {
       reactor->Finish(ToGrpcStatus(handle()));

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -47,10 +46,7 @@ class InferenceService final : public v1::InferenceService::WithRawCallbackMetho
                                      grpc::ByteBuffer* response) override;
 
  private:
-  absl::Status CheckReady() const;
-  engine::RequestKey NextKey() {
-    return engine::RequestKey(next_key_.fetch_add(1, std::memory_order_relaxed));
-  }
+  engine::RequestKey NextKey() { return services_->calls->NextKey(); }
   // Posts the call's admission to a text thread, or ends it.
   void PostAdmission(GenerationCall* call, const grpc::ByteBuffer* request);
   // Runs `handle` on a text thread and answers with what it says.
@@ -61,8 +57,10 @@ class InferenceService final : public v1::InferenceService::WithRawCallbackMetho
   const CallServices* const services_;
   TextPool* const text_pool_;
   const std::atomic<ServingState>* const state_;
-  std::atomic<uint64_t> next_key_{1};
 };
+
+// OK, or why a call cannot be served in that state.
+absl::Status CheckReady(ServingState state);
 
 // The bodies of the small calls; pure functions of the model. Errors are those of rpc_error.h.
 absl::StatusOr<v1::TokenizeResponse> TokenizeText(const v1::TokenizeRequest& request,

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "engine/ids.h"
 #include "kernels/base/mutex.h"
 
 namespace pagoda::daemon {
@@ -23,10 +26,13 @@ class LiveRequestIds {
   absl::flat_hash_set<std::string> ids_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Counts generation calls from their arrival until gRPC is done with them, so that a drain knows
-// when the last has ended. Thread-safe.
+// Numbers generation calls, and counts them from their arrival until their transport is done with
+// them, so that a drain knows when the last has ended. Thread-safe.
 class CallCounter {
  public:
+  engine::RequestKey NextKey() {
+    return engine::RequestKey(next_key_.fetch_add(1, std::memory_order_relaxed));
+  }
   void Begin();
   void End();
   // Whether no call was open at some moment before `deadline`.
@@ -34,6 +40,7 @@ class CallCounter {
   size_t num_open() const;
 
  private:
+  std::atomic<uint64_t> next_key_{1};
   mutable Mutex mutex_;
   size_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;
 };

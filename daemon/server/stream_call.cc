@@ -1,12 +1,10 @@
 #include "daemon/server/stream_call.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
-#include "daemon/server/message_bytes.h"
 #include "daemon/server/output_shards.h"
-#include "daemon/server/rpc_error.h"
-#include "kernels/base/status_macros.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -26,14 +24,6 @@ size_t OutputBytes(const engine::OutputDelta& delta) {
 }
 
 }  // namespace
-
-absl::StatusOr<ConvertedRequest> StreamCall::Convert(const grpc::ByteBuffer& request_bytes,
-                                                     const CallOrigin& origin) {
-  v1::StreamGenerateRequest message;
-  PAGODA_RETURN_IF_ERROR(
-      ParseRequest(request_bytes, services().model->max_message_bytes, &message));
-  return ConvertRequest(message, *services().model, origin);
-}
 
 GenerationCall::Progress StreamCall::HandleOutput(engine::OutputDelta delta) {
   if (delta.started.has_value()) AddStarted(*delta.started);
@@ -107,37 +97,38 @@ GenerationCall::Progress StreamCall::ContinueWriting() {
   return StartNextWrite();
 }
 
+StreamCall::Messages StreamCall::TakeMessages() {
+  if (waiting_.size() <= most_messages_per_write_) return std::exchange(waiting_, {});
+  const auto end = waiting_.begin() + static_cast<ptrdiff_t>(most_messages_per_write_);
+  Messages taken(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
+  waiting_.erase(waiting_.begin(), end);
+  return taken;
+}
+
 GenerationCall::Progress StreamCall::StartNextWrite() {
   if (waiting_.empty()) {
     if (!ended_) return Progress::kLive;
-    Finish(Close(end_status_));
+    Close(end_status_);
+    Finish(end_status_);
     return Progress::kEnded;
   }
-  in_flight_ = SerializeReply(waiting_.front());
-  waiting_.erase(waiting_.begin());
+  Messages messages = TakeMessages();
   if (waiting_.empty()) waiting_output_bytes_ = 0;
-  services().metrics->stream_messages.fetch_add(1, std::memory_order_relaxed);
+  services().metrics->stream_messages.fetch_add(messages.size(), std::memory_order_relaxed);
   if (waiting_.empty() && ended_ && end_status_.ok()) {
-    StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), Close(end_status_));
+    Close(end_status_);
+    WriteLast(std::move(messages));
     return Progress::kEnded;
   }
-  // With more to follow the transport may wait for it, so that one packet carries both.
   const bool more = !waiting_.empty() || ended_;
   write_start_ns_ = services().clock->NowNs();
   write_state_.store(more ? WriteState::kWritingMore : WriteState::kWriting,
                      std::memory_order_release);
-  // Not on the first write: it carries the initial metadata, whose sending gRPC leaves to the next
-  // write when the message may wait, and its completion, which that next write waits for, never
-  // comes.
-  grpc::WriteOptions options;
-  if (more && metadata_sent_) options.set_buffer_hint();
-  metadata_sent_ = true;
-  StartWrite(&in_flight_, options);
+  Write(std::move(messages), more);
   return Progress::kLive;
 }
 
-void StreamCall::OnWriteDone(bool /*ok*/) {
-  // A write that failed means that the call is cancelled, which OnCancel says.
+void StreamCall::HandleWritten() {
   WriteState state = WriteState::kWriting;
   if (write_state_.compare_exchange_strong(state, WriteState::kIdle)) return;
   services().shards->NoteWriteReady(key());

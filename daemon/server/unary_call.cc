@@ -2,18 +2,7 @@
 
 #include <utility>
 
-#include "daemon/server/message_bytes.h"
-#include "kernels/base/status_macros.h"
-
 namespace pagoda::daemon {
-
-absl::StatusOr<ConvertedRequest> UnaryCall::Convert(const grpc::ByteBuffer& request_bytes,
-                                                    const CallOrigin& origin) {
-  v1::GenerateRequest message;
-  PAGODA_RETURN_IF_ERROR(
-      ParseRequest(request_bytes, services().model->max_message_bytes, &message));
-  return ConvertRequest(message, *services().model, origin);
-}
 
 GenerationCall::Progress UnaryCall::HandleOutput(engine::OutputDelta delta) {
   if (delta.started.has_value())
@@ -34,8 +23,12 @@ GenerationCall::Progress UnaryCall::HandleOutput(engine::OutputDelta delta) {
     end_status_.Update(delta.finished->status);
   }
   if (!delta.last) return Progress::kLive;
-  if (end_status_.ok()) *response_ = SerializeReply(reply_);
-  Finish(Close(end_status_));
+  Close(end_status_);
+  if (end_status_.ok()) {
+    Reply(std::move(reply_));
+  } else {
+    Finish(end_status_);
+  }
   return Progress::kEnded;
 }
 

@@ -1,0 +1,118 @@
+#include "daemon/server/grpc_calls.h"
+
+#include <chrono>
+#include <utility>
+
+#include <grpc/grpc.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "daemon/server/message_bytes.h"
+#include "daemon/server/rpc_error.h"
+#include "kernels/base/status_macros.h"
+
+namespace pagoda::daemon {
+namespace {
+
+// Clients with gRPC's retry policy wait this long before they try again (gRFC A6).
+constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
+
+GenerationCall::Options OptionsOf(const grpc::CallbackServerContext& context,
+                                  engine::RequestKey key,
+                                  bool stream,
+                                  const Clock& clock) {
+  GenerationCall::Options options = {.key = key, .stream = stream};
+  const auto deadline = context.deadline();
+  if (deadline != std::chrono::system_clock::time_point::max()) {
+    const std::chrono::nanoseconds left = deadline - std::chrono::system_clock::now();
+    options.deadline_ns = clock.NowNs() + left.count();
+  }
+  return options;
+}
+
+// What the client is told.
+grpc::Status EndOf(const absl::Status& status, grpc::CallbackServerContext* context) {
+  if (const auto delay = RetryDelay(status)) {
+    context->AddTrailingMetadata(kPushbackKey, absl::StrCat(absl::ToInt64Milliseconds(*delay)));
+  }
+  return ToGrpcStatus(status);
+}
+
+template <typename Message>
+absl::StatusOr<ConvertedRequest> ParseAndConvert(const grpc::ByteBuffer& bytes,
+                                                 const ServedModel& model,
+                                                 const CallOrigin& origin) {
+  Message message;
+  PAGODA_RETURN_IF_ERROR(ParseRequest(bytes, model.max_message_bytes, &message));
+  return ConvertRequest(message, model, origin);
+}
+
+}  // namespace
+
+GrpcStreamCall::GrpcStreamCall(const CallServices& services,
+                               grpc::CallbackServerContext* context,
+                               engine::RequestKey key,
+                               const grpc::ByteBuffer* request)
+    : StreamCall(services,
+                 OptionsOf(*context, key, /*stream=*/true, *services.clock),
+                 /*most_messages_per_write=*/1),
+      context_(context),
+      request_(request) {}
+
+absl::StatusOr<ConvertedRequest> GrpcStreamCall::Convert(const CallOrigin& origin) {
+  return ParseAndConvert<v1::StreamGenerateRequest>(*request_, *services().model, origin);
+}
+
+void GrpcStreamCall::Write(Messages messages, bool more) {
+  in_flight_ = SerializeReply(messages.front());
+  // With more to follow the transport may wait for it, so that one packet carries both. Not on the
+  // first write: it carries the initial metadata, whose sending gRPC leaves to the next write when
+  // the message may wait, and its completion, which that next write waits for, never comes.
+  grpc::WriteOptions options;
+  if (more && metadata_sent_) options.set_buffer_hint();
+  metadata_sent_ = true;
+  StartWrite(&in_flight_, options);
+}
+
+void GrpcStreamCall::WriteLast(Messages messages) {
+  in_flight_ = SerializeReply(messages.front());
+  StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
+}
+
+void GrpcStreamCall::Finish(const absl::Status& status) {
+  ServerWriteReactor::Finish(EndOf(status, context_));
+}
+
+void GrpcStreamCall::CutOff(const absl::Status& status) {
+  const grpc::Status end = EndOf(status, context_);
+  // The status would wait behind the messages that nobody reads; resetting the stream is what frees
+  // them.
+  grpc_call_cancel_with_status(
+      context_->c_call(), GRPC_STATUS_RESOURCE_EXHAUSTED, end.error_message().c_str(), nullptr);
+  ServerWriteReactor::Finish(end);
+}
+
+GrpcUnaryCall::GrpcUnaryCall(const CallServices& services,
+                             grpc::CallbackServerContext* context,
+                             engine::RequestKey key,
+                             const grpc::ByteBuffer* request,
+                             grpc::ByteBuffer* response)
+    : UnaryCall(services, OptionsOf(*context, key, /*stream=*/false, *services.clock)),
+      context_(context),
+      request_(request),
+      response_(response) {}
+
+absl::StatusOr<ConvertedRequest> GrpcUnaryCall::Convert(const CallOrigin& origin) {
+  return ParseAndConvert<v1::GenerateRequest>(*request_, *services().model, origin);
+}
+
+void GrpcUnaryCall::Reply(v1::GenerateResponse reply) {
+  *response_ = SerializeReply(reply);
+  ServerUnaryReactor::Finish(grpc::Status::OK);
+}
+
+void GrpcUnaryCall::Finish(const absl::Status& status) {
+  ServerUnaryReactor::Finish(EndOf(status, context_));
+}
+
+}  // namespace pagoda::daemon

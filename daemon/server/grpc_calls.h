@@ -1,0 +1,62 @@
+#pragma once
+
+#include "daemon/server/stream_call.h"
+#include "daemon/server/unary_call.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+
+// Generation calls over gRPC. The owner alone starts gRPC's operations; gRPC's threads run the
+// reactions. `context` and `request` are gRPC's, which keeps them until OnDone.
+namespace pagoda::daemon {
+
+class GrpcStreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public StreamCall {
+ public:
+  GrpcStreamCall(const CallServices& services,
+                 grpc::CallbackServerContext* context,
+                 engine::RequestKey key,
+                 const grpc::ByteBuffer* request);
+
+  // gRPC's reactions.
+  void OnWriteDone(bool /*ok*/) override { HandleWritten(); }
+  void OnCancel() override { HandleCancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  absl::StatusOr<ConvertedRequest> Convert(const CallOrigin& origin) override;
+  void Write(Messages messages, bool more) override;
+  void WriteLast(Messages messages) override;
+  void Finish(const absl::Status& status) override;
+  void CutOff(const absl::Status& status) override;
+
+  grpc::CallbackServerContext* const context_;
+  const grpc::ByteBuffer* const request_;
+  grpc::ByteBuffer in_flight_;  // gRPC's while a write is in flight
+  bool metadata_sent_ = false;
+};
+
+class GrpcUnaryCall final : public grpc::ServerUnaryReactor, public UnaryCall {
+ public:
+  // `response` is gRPC's and takes the serialised reply.
+  GrpcUnaryCall(const CallServices& services,
+                grpc::CallbackServerContext* context,
+                engine::RequestKey key,
+                const grpc::ByteBuffer* request,
+                grpc::ByteBuffer* response);
+
+  // gRPC's reactions.
+  void OnCancel() override { HandleCancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  absl::StatusOr<ConvertedRequest> Convert(const CallOrigin& origin) override;
+  void Reply(v1::GenerateResponse reply) override;
+  void Finish(const absl::Status& status) override;
+  void CutOff(const absl::Status& status) override { Finish(status); }
+
+  grpc::CallbackServerContext* const context_;
+  const grpc::ByteBuffer* const request_;
+  grpc::ByteBuffer* const response_;
+};
+
+}  // namespace pagoda::daemon
