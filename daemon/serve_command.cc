@@ -146,6 +146,9 @@ absl::StatusOr<MergedConfig> Configure(const CLI::App& command, const ServeArgum
 absl::Status CheckAddresses(const MergedConfig& merged) {
   const internal::v1::FrontEndConfig& front_end = merged.config.front_end();
   PAGODA_RETURN_IF_ERROR(ParseListenAddress("--grpc-address", front_end.grpc_address()).status());
+  if (!front_end.http_address().empty() && front_end.http_address() != "none") {
+    PAGODA_RETURN_IF_ERROR(ParseListenAddress("--http-address", front_end.http_address()).status());
+  }
   if (front_end.metrics_address().empty()) return absl::OkStatus();
   return ParseListenAddress("--metrics-address", front_end.metrics_address()).status();
 }

@@ -8,7 +8,7 @@ set -euo pipefail
 packages=(g++ cmake ninja-build pkg-config git ca-certificates
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
   prometheus-cpp-dev nlohmann-json3-dev libsimdjson-dev libpcre2-dev libicu-dev libcli11-dev libyaml-cpp-dev
-  libspdlog-dev libxxhash-dev)
+  libspdlog-dev libxxhash-dev libboost-dev)
 case "${1:-}" in
   "") ;;
   --tests) packages+=(libgtest-dev libgmock-dev libbenchmark-dev python3) ;;

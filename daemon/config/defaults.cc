@@ -104,6 +104,7 @@ void ResolveDefaults(const MachineFacts& machine, MergedConfig* merged) {
     return static_cast<uint32_t>(std::clamp(machine.num_cores / cores_per_thread, 1, 4));
   };
   if (unset("output-threads")) front_end->set_output_threads(threads(8));
+  if (unset("http-threads")) front_end->set_http_threads(threads(8));
   if (unset("text-threads")) front_end->set_text_threads(threads(4));
 }
 
@@ -125,6 +126,17 @@ absl::Status CheckConfig(const MergedConfig& merged) {
   if (front_end.grpc_address() == front_end.metrics_address() && !any_port) {
     return absl::InvalidArgumentError(absl::StrCat("grpc-address and metrics-address are both ",
                                                    front_end.grpc_address(),
+                                                   ": expected two different addresses"));
+  }
+  const std::string& http_address = front_end.http_address();
+  for (const auto& [name, other] : {std::pair("grpc-address", &front_end.grpc_address()),
+                                    std::pair("metrics-address", &front_end.metrics_address())}) {
+    if (http_address.empty() || http_address != *other || absl::EndsWith(http_address, ":0"))
+      continue;
+    return absl::InvalidArgumentError(absl::StrCat("http-address and ",
+                                                   name,
+                                                   " are both ",
+                                                   http_address,
                                                    ": expected two different addresses"));
   }
   return absl::OkStatus();

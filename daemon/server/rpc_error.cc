@@ -222,6 +222,16 @@ absl::optional<absl::Duration> RetryDelay(const absl::Status& status) {
   return absl::nullopt;
 }
 
+std::vector<FieldViolation> FieldViolations(const absl::Status& status) {
+  std::vector<FieldViolation> out;
+  google::rpc::BadRequest bad_request;
+  const auto payload = status.GetPayload(TypeUrl<google::rpc::BadRequest>());
+  if (!payload.has_value() || !bad_request.ParseFromString(std::string(*payload))) return out;
+  for (const auto& violation : bad_request.field_violations())
+    out.push_back({violation.field(), violation.description()});
+  return out;
+}
+
 std::string ErrorReason(const absl::Status& status) {
   google::rpc::ErrorInfo info;
   const auto payload = status.GetPayload(TypeUrl<google::rpc::ErrorInfo>());

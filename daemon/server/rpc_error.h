@@ -57,6 +57,9 @@ absl::Status InternalError();
 // retrying.
 absl::optional<absl::Duration> RetryDelay(const absl::Status& status);
 
+// The fields that BadRequest names; empty when the status has none.
+std::vector<FieldViolation> FieldViolations(const absl::Status& status);
+
 // ErrorInfo.reason of the status; empty when it has none.
 std::string ErrorReason(const absl::Status& status);
 

@@ -18,6 +18,7 @@
 #include "daemon/server/generation_call.h"
 #include "daemon/server/grpc_idle_sleep.h"
 #include "daemon/server/grpc_server.h"
+#include "daemon/server/http_server.h"
 #include "daemon/server/inference_service.h"
 #include "daemon/server/library_logs.h"
 #include "daemon/server/load_progress.h"
@@ -68,6 +69,7 @@ class Daemon {
   // The steps of a start, in order.
   absl::Status ReadModel();
   absl::Status Listen();
+  absl::Status ListenHttp();
   absl::Status StartWorker();
   absl::Status Load();
   absl::Status StartEngine();
@@ -104,6 +106,8 @@ class Daemon {
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<GrpcServer> grpc_server_;
+  std::unique_ptr<HttpRoutes> http_routes_;
+  std::unique_ptr<HttpServer> http_server_;
   std::unique_ptr<parallel::WorkerPool> pool_;
   MemoryPlan plan_;
   std::unique_ptr<engine::Engine> engine_;
@@ -209,9 +213,53 @@ absl::Status Daemon::Listen() {
                          .max_message_bytes = static_cast<int>(front_end.max_message_bytes()),
                          .max_inbound_bytes = kMaxInboundBytes},
                         service_.get()));
+  PAGODA_RETURN_IF_ERROR(ListenHttp());
   LogInfo("gRPC on %s, loading", grpc_server_->address().ToString());
   MutexLock lock(&mutex_);
   socket_path_ = grpc_server_->address().path;
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::ListenHttp() {
+  const internal::v1::FrontEndConfig& front_end = config_.front_end();
+  if (front_end.http_address().empty() || front_end.http_address() == "none")
+    return absl::OkStatus();
+  PAGODA_ASSIGN_OR_RETURN(ListenAddress address,
+                          ParseListenAddress("--http-address", front_end.http_address()));
+  HttpRoutes::Options routes = {.services = &services_,
+                                .text_pool = text_pool_.get(),
+                                .state = &state_,
+                                .metrics = collector_,
+                                .created = absl::ToUnixSeconds(absl::Now())};
+  if (!front_end.http_api_keys().empty()) {
+    auto keys = ApiKeys::Parse(front_end.http_api_keys());
+    if (!keys.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--http-api-key-file: ", keys.status().message()));
+    }
+    routes.keys = *std::move(keys);
+  }
+  if (front_end.http_reasoning_parser() == "open") routes.reasoning = openai::ReasoningMode::kOpen;
+  if (front_end.http_reasoning_parser() == "none") routes.reasoning = openai::ReasoningMode::kNone;
+  if (!address.IsLoopback()) {
+    LogWarning("%s is reachable from other machines, without encryption%s",
+               address.ToString(),
+               routes.keys.empty() ? " or authentication" : "");
+  }
+  http_routes_ = std::make_unique<HttpRoutes>(std::move(routes));
+  PAGODA_ASSIGN_OR_RETURN(
+      http_server_,
+      HttpServer::Start(
+          {.address = std::move(address),
+           .num_threads = front_end.http_threads(),
+           .connection = {
+               .routes = http_routes_.get(),
+               .clock = &clock_,
+               .allowed_origins = {front_end.http_allowed_origins().begin(),
+                                   front_end.http_allowed_origins().end()},
+               .max_body_bytes = front_end.max_message_bytes(),
+               .stall_timeout = absl::Milliseconds(front_end.stream_stall_timeout_ms())}}));
+  LogInfo("OpenAI-compatible HTTP on %s", http_server_->address().ToString());
   return absl::OkStatus();
 }
 
@@ -334,6 +382,7 @@ int Daemon::ServeUntilStopped() {
 void Daemon::Drain() {
   SetState(ServingState::kDraining);
   engine_->Drain();
+  if (http_server_ != nullptr) http_server_->Drain();
   const absl::Time limit = absl::Now() + absl::Milliseconds(config_.front_end().drain_timeout_ms());
   while (num_signals_.load() < 2 && absl::Now() < limit && !EngineHasEnded()) {
     if (calls_.WaitUntilNone(absl::Now() + kDrainPoll)) return;
@@ -348,6 +397,7 @@ void Daemon::Stop() {
     engine_thread_.join();
   }
   calls_.WaitUntilNone(absl::Now() + kFlushTime);
+  if (http_server_ != nullptr) http_server_->Shutdown(absl::Now() + kShutdownTime);
   if (grpc_server_ != nullptr) grpc_server_->Shutdown(absl::Now() + kShutdownTime);
   if (text_pool_ != nullptr) text_pool_->Stop();
   if (shards_ != nullptr) shards_->Stop();

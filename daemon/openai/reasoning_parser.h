@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "daemon/openai/output_parser.h"
+
+namespace pagoda::daemon::openai {
+
+// Tells thoughts from the answer after them. White space around either is dropped where they meet.
+// Thread-compatible.
+class ReasoningParser {
+ public:
+  explicit ReasoningParser(ReasoningMode mode);
+
+  void Feed(absl::string_view text, std::string* reasoning, std::string* answer);
+  // What was kept back: the text ends here.
+  void Finish(std::string* reasoning, std::string* answer);
+
+ private:
+  enum class State : uint8_t { kStart, kThinking, kBetween, kAnswer };
+
+  void Step(std::string* reasoning, std::string* answer);
+  bool TryOpen(std::string* answer);
+  bool TryClose(std::string* reasoning);
+
+  State state_;
+  std::string close_tag_;  // of the thoughts
+  std::string held_;       // not given out yet
+  bool has_thought_ = false;
+};
+
+// Bytes at the end of `text` that may be the start of `tag`.
+size_t HeldForTag(absl::string_view text, absl::string_view tag);
+
+}  // namespace pagoda::daemon::openai

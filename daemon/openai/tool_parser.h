@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "daemon/openai/output_parser.h"
+
+namespace pagoda::daemon::openai {
+
+// The calls in an answer. Of the styles that models have been taught it knows
+//   <tool_call>{"name": "f", "arguments": {...}}</tool_call>    Hermes, Qwen: anywhere, any number
+//   {"name": "f", "parameters": {...}}; {...}                    Llama 3: the whole answer
+// and, where the request forces calls, a JSON list of the latter or one call's arguments alone.
+// What turns out to be no call of a tool of the request is text again.
+std::unique_ptr<OutputParser> MakeToolParser(const OutputShape& shape);
+
+}  // namespace pagoda::daemon::openai
