@@ -16,6 +16,7 @@
 #include "daemon/config/setting_source.h"
 #include "daemon/config/setting_value.h"
 #include "daemon/exit_code.h"
+#include "daemon/server/api_keys.h"
 #include "daemon/server/listen_address.h"
 #include "daemon/server/model_loader.h"
 #include "daemon/server/serve.h"
@@ -143,8 +144,15 @@ absl::StatusOr<MergedConfig> Configure(const CLI::App& command, const ServeArgum
   return merged;
 }
 
-absl::Status CheckAddresses(const MergedConfig& merged) {
+absl::Status CheckFrontEnd(const MergedConfig& merged) {
   const internal::v1::FrontEndConfig& front_end = merged.config.front_end();
+  if (!front_end.http_api_keys().empty()) {
+    const auto keys = ApiKeys::Parse(front_end.http_api_keys());
+    if (!keys.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(merged.origins.at("http-api-key-file"), ": ", keys.status().message()));
+    }
+  }
   PAGODA_RETURN_IF_ERROR(ParseListenAddress("--grpc-address", front_end.grpc_address()).status());
   if (!front_end.http_address().empty() && front_end.http_address() != "none") {
     PAGODA_RETURN_IF_ERROR(ParseListenAddress("--http-address", front_end.http_address()).status());
@@ -171,7 +179,7 @@ int CheckWithoutStarting(MergedConfig merged) {
 int RunServeCommand(const CLI::App& command, const ServeArguments& arguments) {
   absl::StatusOr<MergedConfig> merged = Configure(command, arguments);
   if (merged.ok()) {
-    if (const absl::Status status = CheckAddresses(*merged); !status.ok()) merged = status;
+    if (const absl::Status status = CheckFrontEnd(*merged); !status.ok()) merged = status;
   }
   if (!merged.ok()) {
     LogError("%s", merged.status().message());
@@ -187,7 +195,7 @@ int RunServeCommand(const CLI::App& command, const ServeArguments& arguments) {
   }
   if (arguments.check_config) return CheckWithoutStarting(*std::move(merged));
   if (arguments.print_config) return kExitOk;
-  return RunServe(merged->config);
+  return RunServe(merged->config, merged->IsDefault("http-address"));
 }
 
 }  // namespace

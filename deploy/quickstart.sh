@@ -13,6 +13,7 @@ case "${1:-}" in
   *) echo "usage: $0 [--once]" >&2; exit 2 ;;
 esac
 address=${PAGODA_GRPC_ADDRESS:-127.0.0.1:8001}
+http=${PAGODA_HTTP_ADDRESS:-127.0.0.1:8000}  # the daemon's default; it reads the variable too
 
 deploy/install-deps.sh
 mkdir -p build
@@ -39,7 +40,7 @@ echo
 if $once; then
   exit 0
 fi
-echo "serving gRPC on $address and metrics on 127.0.0.1:8002; Ctrl-C stops"
+echo "serving gRPC on $address, OpenAI's API on http://$http/v1 and metrics on 127.0.0.1:8002; Ctrl-C stops"
 trap 'kill "$server" 2>/dev/null || true' INT TERM
 wait "$server" || true
 trap - EXIT

@@ -19,7 +19,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 code=0
 timeout 60 "$pagoda" serve deploy/models/fable-7m --device=cuda --backend-dir="$folder" --grpc-address="unix:$scratch/grpc.sock" \
-  --metrics-address=127.0.0.1:0 >"$scratch/log" 2>&1 || code=$?
+  --metrics-address=127.0.0.1:0 --http-address=none >"$scratch/log" 2>&1 || code=$?
 if [ "$code" -ne 8 ] || ! grep -q "no NVIDIA driver was found" "$scratch/log"; then
   echo "error: the daemon ended with $code; expected 8, and that there is no driver:" >&2
   cat "$scratch/log" >&2

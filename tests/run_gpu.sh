@@ -133,7 +133,7 @@ serve() {
   shift
   address=unix:$scratch/$name.sock
   XDG_CACHE_HOME=${XDG_CACHE_HOME:-$scratch} "$bin/pagoda" serve "$@" --device="$device" --grpc-address="$address" \
-    --metrics-address=127.0.0.1:0 >"$scratch/$name.log" 2>&1 &
+    --metrics-address=127.0.0.1:0 --http-address=none >"$scratch/$name.log" 2>&1 &
   pid=$!
   until "$bin/pagoda" health --address "$address" >/dev/null 2>&1; do
     kill -0 "$pid" 2>/dev/null || { cat "$scratch/$name.log"; return 1; }
@@ -259,6 +259,7 @@ fails() {
   local code=$1 text=$2 got=0
   shift 2
   timeout 60 "$bin/pagoda" serve "$@" --device="$device" --grpc-address="unix:$scratch/fail.sock" --metrics-address=127.0.0.1:0 \
+    --http-address=none \
     >"$scratch/fail.log" 2>&1 || got=$?
   if [ "$got" -eq "$code" ] && grep -q -e "$text" "$scratch/fail.log"; then
     echo "ok: exit code $got: $(grep -e "$text" "$scratch/fail.log" | tail -n 1)"

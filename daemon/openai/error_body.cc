@@ -176,4 +176,22 @@ HttpError NotImplementedError(absl::string_view what) {
   return {.status = 501, .type = "not_implemented_error", .message = std::string(what)};
 }
 
+HttpError TooManyConnectionsError() {
+  return {.status = 503,
+          .type = "service_unavailable_error",
+          .code = "too_many_connections",
+          .message = "too many connections are open",
+          .retry_after = absl::Seconds(1),
+          .worth_retrying = true};
+}
+
+HttpError TooManyBodiesError() {
+  return {.status = 429,
+          .type = "rate_limit_error",
+          .code = "too_many_request_bytes",
+          .message = "too many bytes of requests are being received",
+          .retry_after = absl::Seconds(1),
+          .worth_retrying = true};
+}
+
 }  // namespace pagoda::daemon::openai

@@ -37,6 +37,9 @@ HttpError WrongMethodError(absl::string_view method, absl::string_view allowed);
 HttpError WrongContentTypeError();
 HttpError MissingKeyError();
 HttpError NotImplementedError(absl::string_view what);
+// 503 and 429, worth trying again soon.
+HttpError TooManyConnectionsError();
+HttpError TooManyBodiesError();
 
 // "sampling.top_p" -> "top_p", "prompt.chat.messages[1].role" -> "messages[1].role".
 std::string FieldNameOf(absl::string_view path);

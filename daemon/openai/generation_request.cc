@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/openai/repeated_key.h"
 #include "engine/text/chat_json.h"
 
 namespace pagoda::daemon::openai {
@@ -188,6 +189,10 @@ absl::StatusOr<ordered_json> ParseBody(absl::string_view body) {
   }
   if (!value->is_object()) {
     checker.Fail("body", absl::StrCat("expected a JSON object, found ", KindOf(*value)));
+    return checker.ToStatus();
+  }
+  if (const auto key = FindRepeatedKey(body); key.has_value()) {
+    checker.Fail(*key, "is given twice");
     return checker.ToStatus();
   }
   return value;

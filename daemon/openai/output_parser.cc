@@ -29,6 +29,8 @@ class ChatOutputParser final : public OutputParser {
   }
 
   size_t num_calls() const override { return tools_->num_calls(); }
+  size_t thought_bytes() const override { return reasoning_.thought_bytes(); }
+  bool may_think() const override { return reasoning_.may_think(); }
 
  private:
   ReasoningParser reasoning_;

@@ -42,6 +42,9 @@ class OutputParser {
   virtual void Finish(ParsedOutput* out) = 0;
   // Of tools, so far.
   virtual size_t num_calls() const = 0;
+  // How much of the text so far is thoughts and their tags, and whether what follows may be.
+  virtual size_t thought_bytes() const { return 0; }
+  virtual bool may_think() const { return false; }
 };
 
 std::unique_ptr<OutputParser> MakeOutputParser(const OutputShape& shape, ReasoningMode reasoning);

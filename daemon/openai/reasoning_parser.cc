@@ -43,6 +43,7 @@ void ReasoningParser::Feed(absl::string_view text, std::string* reasoning, std::
     absl::StrAppend(answer, text);
     return;
   }
+  num_bytes_ += text.size();
   absl::StrAppend(&held_, text);
   Step(reasoning, answer);
 }
@@ -92,7 +93,10 @@ bool ReasoningParser::TryClose(std::string* reasoning) {
   has_thought_ = has_thought_ || !thought.empty();
   absl::StrAppend(reasoning, thought);
   held_.erase(0, closed ? close + close_tag_.size() : given);
-  if (closed) state_ = State::kBetween;
+  if (closed) {
+    state_ = State::kBetween;
+    thought_bytes_ = num_bytes_ - held_.size();
+  }
   return closed;
 }
 

@@ -4,6 +4,8 @@
 #include "absl/strings/str_join.h"
 #include "daemon/openai/json_text.h"
 #include "daemon/openai/logprobs_json.h"
+#include "daemon/openai/stop_logprobs.h"
+#include "daemon/openai/thought_counter.h"
 
 namespace pagoda::daemon::openai {
 namespace {
@@ -31,16 +33,21 @@ std::vector<WholeCall> JoinCalls(const std::vector<ToolCallPiece>& pieces) {
 }
 
 // "message":{...}; returns whether it calls tools.
-bool AppendMessage(const std::string& text,
+bool AppendMessage(const v1::GenerateResponse::Sequence& sequence,
                    const ResponseShape& shape,
                    uint32_t choice,
+                   UsageTotals* usage,
                    std::string* json) {
   ParsedOutput parsed;
   if (const auto parser = ParserOf(shape); parser != nullptr) {
-    parser->Feed(text, &parsed);
+    ThoughtCounter thoughts(shape.tokenizer);
+    parser->Feed(sequence.text(), &parsed);
+    thoughts.Add(sequence.token_ids(), *parser);
+    thoughts.Finish(*parser);
+    usage->reasoning_tokens += thoughts.num_tokens();
     parser->Finish(&parsed);
   } else {
-    parsed.content = text;
+    parsed.content = sequence.text();
   }
   json->append("\"message\":{\"role\":\"assistant\",\"content\":");
   if (parsed.content.empty() && !parsed.calls.empty()) {
@@ -75,12 +82,17 @@ void AppendChoiceLogprobs(const v1::GenerateResponse& reply,
   json->append(",\"logprobs\":");
   if (!shape.logprobs) {
     json->append("null");
-  } else if (shape.endpoint == Endpoint::kChat) {
-    AppendChatLogprobs(PositionsOf(sequence.logprobs()), json);
+    return;
+  }
+  Positions positions;
+  if (shape.echo) positions = PositionsOf(reply.prompt_logprobs());
+  for (const v1::TokenLogprobs& position : sequence.logprobs()) positions.push_back(&position);
+  if (shape.max_stop_bytes > 0)
+    positions.resize(positions.size() -
+                     NumStopPositions(positions, sequence.finished().stop_string()));
+  if (shape.endpoint == Endpoint::kChat) {
+    AppendChatLogprobs(positions, json);
   } else {
-    Positions positions;
-    if (shape.echo) positions = PositionsOf(reply.prompt_logprobs());
-    for (const v1::TokenLogprobs& position : sequence.logprobs()) positions.push_back(&position);
     int64_t offset = 0;
     AppendCompletionLogprobs(positions, &offset, json);
   }
@@ -112,7 +124,7 @@ std::string ChoicesJson(const v1::GenerateResponse& reply,
     absl::StrAppend(&json, i == 0 ? "" : ",", "{\"index\":", choice, ",");
     bool has_calls = false;
     if (shape.endpoint == Endpoint::kChat) {
-      has_calls = AppendMessage(sequence.text(), shape, choice, &json);
+      has_calls = AppendMessage(sequence, shape, choice, usage, &json);
     } else {
       json.append("\"text\":");
       AppendString(sequence.text(), &json);

@@ -17,6 +17,7 @@ void UsageTotals::Add(const UsageTotals& other) {
   prompt_tokens += other.prompt_tokens;
   completion_tokens += other.completion_tokens;
   cached_tokens += other.cached_tokens;
+  reasoning_tokens += other.reasoning_tokens;
 }
 
 void AppendUsage(const UsageTotals& usage, std::string* json) {
@@ -27,8 +28,12 @@ void AppendUsage(const UsageTotals& usage, std::string* json) {
                   usage.completion_tokens,
                   ",\"total_tokens\":",
                   usage.prompt_tokens + usage.completion_tokens);
-  absl::StrAppend(
-      json, ",\"prompt_tokens_details\":{\"cached_tokens\":", usage.cached_tokens, "}}");
+  absl::StrAppend(json,
+                  ",\"prompt_tokens_details\":{\"cached_tokens\":",
+                  usage.cached_tokens,
+                  "},\"completion_tokens_details\":{\"reasoning_tokens\":",
+                  usage.reasoning_tokens,
+                  "}}");
 }
 
 void AppendHead(const ResponseShape& shape, bool chunk, std::string* json) {

@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "daemon/openai/generation_request.h"
 #include "daemon/openai/output_parser.h"
+#include "engine/text/tokenizer.h"
 #include "pagoda/v1/inference.pb.h"
 
 namespace pagoda::daemon::openai {
@@ -21,14 +22,19 @@ struct ResponseShape {
   bool return_token_ids = false;
   bool echo = false;
   bool logprobs = false;
+  // Bytes of the longest stop string, where the text leaves out the one that matches; 0: none does.
+  size_t max_stop_bytes = 0;
   OutputShape output;
   ReasoningMode reasoning = ReasoningMode::kAuto;
+  // Counts thoughts' tokens; null: they are not counted. Outlives the response.
+  const engine::Tokenizer* tokenizer = nullptr;
 };
 
 struct UsageTotals {
   uint64_t prompt_tokens = 0;
   uint64_t completion_tokens = 0;
   uint64_t cached_tokens = 0;
+  uint64_t reasoning_tokens = 0;
 
   // One sequence's; the prompt counts with the first of its sequences.
   void Add(const v1::Usage& usage, bool counts_prompt);

@@ -44,8 +44,9 @@ const char kDoneEvent[] = "data: [DONE]\n\n";
 const char kHeartbeat[] = ": working\n\n";
 
 StreamWriter::StreamWriter(const ResponseShape* shape, uint32_t first_choice, uint32_t num_choices)
-    : shape_(*shape), first_choice_(first_choice), head_(HeadOf(*shape)), choices_(num_choices) {
-  for (Choice& choice : choices_) choice.parser = ParserOf(shape_);
+    : shape_(*shape), first_choice_(first_choice), head_(HeadOf(*shape)) {
+  choices_.reserve(num_choices);
+  for (uint32_t i = 0; i < num_choices; ++i) choices_.emplace_back(shape_);
 }
 
 void StreamWriter::Append(const v1::StreamGenerateResponse& message, std::string* out) {
@@ -70,9 +71,10 @@ void StreamWriter::EndEvent(uint32_t index, std::string* out) const {
   out->append("}]");
   if (shape_.continuous_usage) {
     out->append(",\"usage\":");
-    AppendUsage(
-        {.prompt_tokens = num_prompt_tokens_, .completion_tokens = choices_[index].num_tokens},
-        out);
+    AppendUsage({.prompt_tokens = num_prompt_tokens_,
+                 .completion_tokens = choices_[index].num_tokens,
+                 .reasoning_tokens = choices_[index].thoughts.num_tokens()},
+                out);
   } else if (shape_.include_usage) {
     out->append(",\"usage\":null");
   }
@@ -90,16 +92,15 @@ void StreamWriter::AppendStarted(std::string* out) {
   }
 }
 
-void StreamWriter::AppendLogprobs(uint32_t index, const v1::Delta* delta, std::string* out) {
+void StreamWriter::Echo(Choice* choice) {
+  if (shape_.logprobs && !std::exchange(choice->has_echoed, true))
+    choice->logprobs.Add(echoed_, /*text_bytes=*/0);
+}
+
+void StreamWriter::AppendLogprobs(uint32_t index, std::string* out) {
   out->append(",\"logprobs\":");
   Choice& choice = choices_[index];
-  Positions positions;
-  if (shape_.logprobs && !std::exchange(choice.has_echoed, true)) {
-    for (const v1::TokenLogprobs& position : echoed_) positions.push_back(&position);
-  }
-  if (shape_.logprobs && delta != nullptr) {
-    for (const v1::TokenLogprobs& position : delta->logprobs()) positions.push_back(&position);
-  }
+  const Positions positions = choice.logprobs.Take();
   if (positions.empty()) {
     out->append("null");
   } else if (shape_.endpoint == Endpoint::kChat) {
@@ -110,19 +111,24 @@ void StreamWriter::AppendLogprobs(uint32_t index, const v1::Delta* delta, std::s
 }
 
 void StreamWriter::AppendDelta(const v1::Delta& delta, std::string* out) {
-  echoed_.insert(echoed_.end(), delta.prompt_logprobs().begin(), delta.prompt_logprobs().end());
+  echoed_.MergeFrom(delta.prompt_logprobs());
   const uint32_t index = delta.index();
   if (index >= choices_.size()) return;
   Choice& choice = choices_[index];
   choice.num_tokens += static_cast<uint64_t>(delta.token_ids_size());
-  const bool says_tokens = (shape_.logprobs && delta.logprobs_size() > 0) ||
-                           (shape_.return_token_ids && delta.token_ids_size() > 0);
+  // A delta without tokens and text only brings more of the prompt's.
+  if (delta.token_ids_size() == 0 && delta.text().empty()) return;
+  Echo(&choice);
+  if (shape_.logprobs) choice.logprobs.Add(delta.logprobs(), delta.text().size());
+  const bool says_tokens =
+      choice.logprobs.num_ready() > 0 || (shape_.return_token_ids && delta.token_ids_size() > 0);
   if (choice.parser == nullptr) {
     if (!delta.text().empty() || says_tokens) AppendText(index, delta, out);
     return;
   }
   ParsedOutput parsed;
   choice.parser->Feed(delta.text(), &parsed);
+  choice.thoughts.Add(delta.token_ids(), *choice.parser);
   if (!parsed.empty() || says_tokens) AppendParsed(index, parsed, &delta, out);
 }
 
@@ -133,7 +139,7 @@ void StreamWriter::AppendText(uint32_t index, const v1::Delta& delta, std::strin
   BeginEvent(index, out);
   out->append(",\"text\":");
   AppendString(delta.text(), out);
-  AppendLogprobs(index, &delta, out);
+  AppendLogprobs(index, out);
   out->append(",\"finish_reason\":null");
   if (shape_.return_token_ids) {
     out->append(",\"token_ids\":");
@@ -165,7 +171,7 @@ void StreamWriter::AppendParsed(uint32_t index,
     out->push_back(']');
   }
   out->push_back('}');
-  AppendLogprobs(index, delta, out);
+  AppendLogprobs(index, out);
   out->append(",\"finish_reason\":null");
   if (shape_.return_token_ids && delta != nullptr) {
     out->append(",\"token_ids\":");
@@ -177,19 +183,24 @@ void StreamWriter::AppendParsed(uint32_t index,
 void StreamWriter::AppendFinished(const v1::Finished& finished, std::string* out) {
   const uint32_t index = finished.index();
   if (index >= choices_.size()) return;
+  Choice& choice = choices_[index];
   usage_.Add(finished.usage(), /*counts_prompt=*/index == 0);
-  OutputParser* parser = choices_[index].parser.get();
-  const absl::string_view reason =
-      FinishReasonOf(finished.reason(), parser != nullptr && parser->num_calls() > 0);
   // What ended in another way is told by the error that follows.
-  if (reason.empty()) return;
+  if (FinishReasonOf(finished.reason(), /*has_calls=*/false).empty()) return;
+  Echo(&choice);
+  choice.logprobs.Finish(finished.stop_string());
+  OutputParser* parser = choice.parser.get();
   ParsedOutput parsed;
-  if (parser != nullptr) parser->Finish(&parsed);
+  if (parser != nullptr) {
+    choice.thoughts.Finish(*parser);
+    parser->Finish(&parsed);
+  }
+  usage_.reasoning_tokens += choice.thoughts.num_tokens();
   if (!parsed.empty()) AppendParsed(index, parsed, nullptr, out);
   BeginEvent(index, out);
   out->append(shape_.endpoint == Endpoint::kChat ? ",\"delta\":{}" : ",\"text\":\"\"");
   // A prompt that only echoes has no text that its log-probabilities could come with.
-  AppendLogprobs(index, nullptr, out);
+  AppendLogprobs(index, out);
   out->append(",\"finish_reason\":");
   const bool has_calls = parser != nullptr && parser->num_calls() > 0;
   AppendString(FinishReasonOf(finished.reason(), has_calls), out);

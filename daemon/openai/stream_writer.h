@@ -6,6 +6,8 @@
 
 #include "daemon/openai/logprobs_json.h"
 #include "daemon/openai/response_shape.h"
+#include "daemon/openai/stop_logprobs.h"
+#include "daemon/openai/thought_counter.h"
 #include "pagoda/v1/inference.pb.h"
 
 namespace pagoda::daemon::openai {
@@ -23,10 +25,15 @@ class StreamWriter {
 
  private:
   struct Choice {
+    explicit Choice(const ResponseShape& shape)
+        : logprobs(shape.max_stop_bytes), thoughts(shape.tokenizer), parser(ParserOf(shape)) {}
+
     int64_t text_offset = 0;
     uint64_t num_tokens = 0;
     bool has_echoed = false;
-    std::unique_ptr<OutputParser> parser;
+    HeldLogprobs logprobs;
+    ThoughtCounter thoughts;
+    std::unique_ptr<OutputParser> parser;  // null: text is only text
   };
 
   void AppendStarted(std::string* out);
@@ -40,13 +47,17 @@ class StreamWriter {
   // The event around a choice: its start up to the choice's first members, and its end.
   void BeginEvent(uint32_t index, std::string* out) const;
   void EndEvent(uint32_t index, std::string* out) const;
-  void AppendLogprobs(uint32_t index, const v1::Delta* delta, std::string* out);
+  // Those that are ready, else null.
+  void AppendLogprobs(uint32_t index, std::string* out);
+  // Before anything else of the choice: the prompt's log-probabilities, once.
+  void Echo(Choice* choice);
 
   const ResponseShape& shape_;
   const uint32_t first_choice_;
   const std::string head_;  // what every event begins with
   std::vector<Choice> choices_;
-  std::vector<v1::TokenLogprobs> echoed_;  // of the prompt, for every choice's first text
+  // Of the prompt, for every choice's first text.
+  google::protobuf::RepeatedPtrField<v1::TokenLogprobs> echoed_;
   UsageTotals usage_;
   uint64_t num_prompt_tokens_ = 0;
 };

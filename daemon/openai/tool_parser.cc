@@ -1,58 +1,21 @@
 #include "daemon/openai/tool_parser.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "daemon/openai/json_fields.h"
+#include "absl/types/optional.h"
+#include "daemon/openai/call_reader.h"
 #include "daemon/openai/reasoning_parser.h"
-#include "engine/text/chat_json.h"
 
 namespace pagoda::daemon::openai {
 namespace {
 
-using nlohmann::ordered_json;
-
 constexpr absl::string_view kOpenCall = "<tool_call>";
 constexpr absl::string_view kCloseCall = "</tool_call>";
 constexpr absl::string_view kPythonTag = "<|python_tag|>";
-// What a call of Llama's style can begin with, after its brace.
-constexpr absl::string_view kFirstKeys[] = {"\"name\"", "\"type\"", "\"function\""};
-
-absl::optional<ToolCallPiece> CallOf(const ordered_json& value) {
-  if (!value.is_object() || !value.contains("name") || !value["name"].is_string())
-    return absl::nullopt;
-  const char* key = value.contains("arguments") ? "arguments" : "parameters";
-  ToolCallPiece call = {.name = value["name"].get<std::string>(), .arguments = "{}"};
-  if (!value.contains(key)) return call;
-  const ordered_json& arguments = value[key];
-  call.arguments = arguments.is_string() ? arguments.get<std::string>() : DumpJson(arguments);
-  return call;
-}
-
-// Length of the JSON value at the start of `text`, of which only brackets and strings are looked
-// at; 0: it does not end here.
-size_t ObjectSize(absl::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{') {
-      ++depth;
-    } else if (c == '}' && --depth == 0) {
-      return i + 1;
-    }
-  }
-  return 0;
-}
 
 class PlainText final : public OutputParser {
  public:
@@ -87,35 +50,70 @@ class ForcedCall final : public OutputParser {
   bool is_named_ = false;
 };
 
-// All text is a JSON list of calls; it is read when it has ended.
+// All text is a JSON list of calls.
 class RequiredCalls final : public OutputParser {
  public:
-  void Feed(absl::string_view text, ParsedOutput* /*out*/) override {
-    absl::StrAppend(&text_, text);
+  void Feed(absl::string_view text, ParsedOutput* out) override {
+    absl::StrAppend(&held_, text);
+    while (Step(out)) {
+    }
   }
   void Finish(ParsedOutput* out) override {
-    const auto list = engine::ParseChatJson(text_);
-    std::vector<ToolCallPiece> calls;
-    if (list.ok() && list->is_array()) {
-      for (const ordered_json& value : *list) {
-        auto call = CallOf(value);
-        if (!call.has_value()) break;
-        call->index = calls.size();
-        calls.push_back(*std::move(call));
-      }
-    }
-    // Cut short by max_tokens.
-    if (calls.empty() || calls.size() != list->size()) {
-      absl::StrAppend(&out->content, text_);
-      return;
-    }
-    num_calls_ = calls.size();
-    out->calls = std::move(calls);
+    // Cut short by max_tokens before it was a call.
+    if (num_calls_ == 0) absl::StrAppend(&out->content, lead_, held_);
+    held_.clear();
   }
   size_t num_calls() const override { return num_calls_; }
 
  private:
-  std::string text_;
+  enum class State : uint8_t { kStart, kCall, kBetween, kRest };
+
+  // Whether there may be more to do.
+  bool Step(ParsedOutput* out) {
+    switch (state_) {
+      case State::kStart:
+        return TakeMark("[");
+      case State::kCall:
+        return TakeCall(out);
+      case State::kBetween:
+        return TakeMark(",");
+      case State::kRest:
+        // No list of calls, which only output that was not held to the form can be.
+        if (num_calls_ == 0) absl::StrAppend(&out->content, std::exchange(lead_, ""), held_);
+        held_.clear();
+        return false;
+    }
+    return false;
+  }
+
+  bool TakeMark(absl::string_view mark) {
+    const size_t at = held_.find_first_not_of(" \t\r\n");
+    if (at == std::string::npos) return false;
+    if (!absl::StartsWith(absl::string_view(held_).substr(at), mark)) {
+      state_ = State::kRest;
+      return true;
+    }
+    if (num_calls_ == 0) lead_ = held_.substr(0, at + 1);
+    held_.erase(0, at + 1);
+    reader_.emplace(num_calls_, nullptr, /*only_known_keys=*/false);
+    is_counted_ = false;
+    state_ = State::kCall;
+    return true;
+  }
+
+  bool TakeCall(ParsedOutput* out) {
+    const CallReader::State state = reader_->Feed(&held_, out);
+    if (reader_->has_begun() && !std::exchange(is_counted_, true)) ++num_calls_;
+    if (state == CallReader::State::kDone) state_ = State::kBetween;
+    if (state == CallReader::State::kNoCall) state_ = State::kRest;
+    return state_ != State::kCall;
+  }
+
+  State state_ = State::kStart;
+  std::string lead_;  // before the first call
+  std::string held_;  // not given out yet
+  absl::optional<CallReader> reader_;
+  bool is_counted_ = false;  // the call at hand
   size_t num_calls_ = 0;
 };
 
@@ -126,17 +124,18 @@ class OptionalCalls final : public OutputParser {
 
   void Feed(absl::string_view text, ParsedOutput* out) override {
     absl::StrAppend(&held_, text);
-    Step(out);
+    while (Step(out)) {
+    }
   }
 
   void Finish(ParsedOutput* out) override {
-    if (state_ == State::kStart || state_ == State::kWhole) {
-      if (!TakeWholeCalls(out)) absl::StrAppend(&out->content, held_);
-    } else if (state_ == State::kCall) {
-      // The closing tag may have been the token that ended the text.
-      if (!TakeCall(held_, out)) absl::StrAppend(&out->content, gap_, kOpenCall, held_);
-    } else {
-      absl::StrAppend(&out->content, held_);
+    const bool in_call = state_ == State::kWholeCall || state_ == State::kTaggedCall;
+    if (in_call && !reader_->has_begun()) {
+      absl::StrAppend(&out->content, lead_, held_);
+    } else if (state_ == State::kStart || state_ == State::kText) {
+      // White space after calls is theirs.
+      if (num_calls_ == 0 || !absl::StripAsciiWhitespace(held_).empty())
+        absl::StrAppend(&out->content, held_);
     }
     held_.clear();
     state_ = State::kText;
@@ -146,112 +145,113 @@ class OptionalCalls final : public OutputParser {
 
  private:
   enum class State : uint8_t {
-    kStart,  // not known yet whether the whole answer is a call
-    kWhole,  // it may be: everything is held
+    kStart,      // not known yet whether the answer begins with a call
+    kWholeCall,  // in one of Llama's style
+    kBetween,    // after one
     kText,
-    kCall,  // after <tool_call>
+    kTaggedCall,  // after <tool_call>
+    kClosing,     // where </tool_call> is expected
   };
 
-  void Step(ParsedOutput* out) {
-    if (state_ == State::kStart) Start();
-    if (state_ == State::kWhole && !MayBeWholeCalls()) state_ = State::kText;
-    bool moves = state_ == State::kText || state_ == State::kCall;
-    while (moves) moves = state_ == State::kText ? TakeText(out) : TakeTaggedCall(out);
-  }
-
-  void Start() {
-    const absl::string_view start = absl::StripLeadingAsciiWhitespace(held_);
-    if (start.empty() || (absl::StartsWith(kPythonTag, start) && start.size() < kPythonTag.size()))
-      return;
-    state_ =
-        start.front() == '{' || absl::StartsWith(start, kPythonTag) ? State::kWhole : State::kText;
-  }
-
-  static absl::string_view WholeText(absl::string_view held) {
-    held = absl::StripLeadingAsciiWhitespace(held);
-    absl::ConsumePrefix(&held, kPythonTag);
-    return absl::StripLeadingAsciiWhitespace(held);
-  }
-
-  // Releases JSON that answers in another shape before it has ended.
-  bool MayBeWholeCalls() const {
-    absl::string_view text = WholeText(held_);
-    if (text.empty()) return true;
-    if (!absl::ConsumePrefix(&text, "{")) return false;
-    text = absl::StripLeadingAsciiWhitespace(text);
-    return std::any_of(std::begin(kFirstKeys), std::end(kFirstKeys), [text](absl::string_view key) {
-      return absl::StartsWith(text, key) || absl::StartsWith(key, text);
-    });
-  }
-
-  // {...}; {...}: every one a call of a tool of the request, and nothing else.
-  bool TakeWholeCalls(ParsedOutput* out) {
-    absl::string_view text = WholeText(held_);
-    std::vector<ToolCallPiece> calls;
-    while (!text.empty()) {
-      const size_t size = ObjectSize(text);
-      if (size == 0) return false;
-      const auto value = engine::ParseChatJson(text.substr(0, size));
-      auto call = value.ok() ? CallOf(*value) : absl::nullopt;
-      if (!call.has_value() || !IsTool(call->name)) return false;
-      call->index = num_calls_ + calls.size();
-      calls.push_back(*std::move(call));
-      text = absl::StripLeadingAsciiWhitespace(text.substr(size));
-      absl::ConsumePrefix(&text, ";");
-      text = absl::StripLeadingAsciiWhitespace(text);
+  // Whether there may be more to do.
+  bool Step(ParsedOutput* out) {
+    switch (state_) {
+      case State::kStart:
+        return TakeStart();
+      case State::kBetween:
+        return TakeBetween();
+      case State::kText:
+        return TakeText(out);
+      case State::kWholeCall:
+        return TakeCall(State::kBetween, out);
+      case State::kTaggedCall:
+        return TakeCall(State::kClosing, out);
+      case State::kClosing:
+        return TakeClosing();
     }
-    num_calls_ += calls.size();
-    for (ToolCallPiece& call : calls) out->calls.push_back(std::move(call));
-    return !calls.empty();
+    return false;
   }
 
-  // Gives out text up to a call; whether one begins. White space before a call is kept back: it
-  // goes with the call.
-  bool TakeText(ParsedOutput* out) {
-    const size_t open = absl::string_view(held_).find(kOpenCall);
-    const bool opens = open != absl::string_view::npos;
-    const size_t end = opens ? open : held_.size() - HeldForTag(held_, kOpenCall);
-    const size_t given =
-        absl::StripTrailingAsciiWhitespace(absl::string_view(held_).substr(0, end)).size();
-    absl::StrAppend(&out->content, absl::string_view(held_).substr(0, given));
-    if (!opens) {
-      held_.erase(0, given);
-      return false;
+  bool TakeStart() {
+    absl::string_view start = absl::StripLeadingAsciiWhitespace(held_);
+    if (absl::StartsWith(kPythonTag, start) && start.size() < kPythonTag.size()) return false;
+    const bool tagged = absl::ConsumePrefix(&start, kPythonTag);
+    if (!tagged && start.front() != '{') {
+      state_ = State::kText;
+      return true;
     }
-    gap_ = held_.substr(given, open - given);
-    held_.erase(0, open + kOpenCall.size());
-    state_ = State::kCall;
-    return true;
+    return StartCall(held_.size() - start.size(), State::kWholeCall);
   }
 
-  // Whether the call has ended.
-  bool TakeTaggedCall(ParsedOutput* out) {
-    const size_t close = absl::string_view(held_).find(kCloseCall);
-    if (close == absl::string_view::npos) return false;
-    const absl::string_view inner = absl::string_view(held_).substr(0, close);
-    if (!TakeCall(inner, out)) absl::StrAppend(&out->content, gap_, kOpenCall, inner, kCloseCall);
-    held_.erase(0, close + kCloseCall.size());
+  // {...}; {...}: calls may follow each other.
+  bool TakeBetween() {
+    absl::string_view next = absl::StripLeadingAsciiWhitespace(held_);
+    absl::ConsumePrefix(&next, ";");
+    next = absl::StripLeadingAsciiWhitespace(next);
+    if (next.empty()) return false;
+    if (next.front() == '{') return StartCall(held_.size() - next.size(), State::kWholeCall);
     state_ = State::kText;
     return true;
   }
 
-  bool TakeCall(absl::string_view inner, ParsedOutput* out) {
-    const auto value = engine::ParseChatJson(inner);
-    auto call = value.ok() ? CallOf(*value) : absl::nullopt;
-    if (!call.has_value() || !IsTool(call->name)) return false;
-    call->index = num_calls_++;
-    out->calls.push_back(*std::move(call));
+  // A call may begin after `size` bytes, which are text where it turns out to be none.
+  bool StartCall(size_t size, State state) {
+    lead_ += held_.substr(0, size);
+    held_.erase(0, size);
+    reader_.emplace(num_calls_, &tools_, /*only_known_keys=*/state == State::kWholeCall);
+    state_ = state;
     return true;
   }
 
-  bool IsTool(absl::string_view name) const {
-    return std::find(tools_.begin(), tools_.end(), name) != tools_.end();
+  bool TakeCall(State after, ParsedOutput* out) {
+    const CallReader::State state = reader_->Feed(&held_, out);
+    if (reader_->has_begun() && !std::exchange(is_counted_, true)) ++num_calls_;
+    switch (state) {
+      case CallReader::State::kNoCall:
+        absl::StrAppend(&out->content, lead_);
+        state_ = State::kText;
+        break;
+      case CallReader::State::kDone:
+        state_ = after;
+        break;
+      default:
+        return false;
+    }
+    lead_.clear();
+    is_counted_ = false;
+    return true;
+  }
+
+  // Gives out text up to a call. White space before a call is kept back: it goes with the call.
+  bool TakeText(ParsedOutput* out) {
+    const size_t open = held_.find(kOpenCall.data(), 0, kOpenCall.size());
+    const bool opens = open != std::string::npos;
+    const size_t end = opens ? open : held_.size() - HeldForTag(held_, kOpenCall);
+    const size_t given =
+        absl::StripTrailingAsciiWhitespace(absl::string_view(held_).substr(0, end)).size();
+    absl::StrAppend(&out->content, absl::string_view(held_).substr(0, given));
+    held_.erase(0, given);
+    return opens && StartCall(open - given + kOpenCall.size(), State::kTaggedCall);
+  }
+
+  // The tag may be missing, and text follow.
+  bool TakeClosing() {
+    absl::string_view next = absl::StripLeadingAsciiWhitespace(held_);
+    if (absl::ConsumePrefix(&next, kCloseCall)) {
+      held_.erase(0, held_.size() - next.size());
+    } else if (absl::StartsWith(kCloseCall, next)) {
+      return false;
+    }
+    state_ = State::kText;
+    return true;
   }
 
   const std::vector<std::string> tools_;
   State state_ = State::kStart;
   std::string held_;  // not given out yet
-  std::string gap_;   // white space before the call at hand
+  std::string lead_;  // before the call at hand, not given out either
+  absl::optional<CallReader> reader_;
+  bool is_counted_ = false;  // the call at hand
   size_t num_calls_ = 0;
 };
 

@@ -33,26 +33,27 @@ RejectReason RejectReasonOf(const absl::Status& status) {
 
 }  // namespace
 
-void CountRefusal(const CallServices& services, const absl::Status& status) {
-  services.metrics->requests_received.fetch_add(1, std::memory_order_relaxed);
-  services.metrics->CountFinished(engine::Outcome::kRejected,
-                                  static_cast<grpc::StatusCode>(status.code()));
+void CountRefusal(const CallServices& services, Api api, const absl::Status& status) {
+  ApiMetrics& metrics = services.metrics->of(api);
+  metrics.requests_received.fetch_add(1, std::memory_order_relaxed);
+  metrics.CountFinished(engine::Outcome::kRejected, static_cast<grpc::StatusCode>(status.code()));
   services.metrics->CountRejected(RejectReasonOf(status));
 }
 
 GenerationCall::GenerationCall(const CallServices& services, const Options& options)
     : services_(services),
+      metrics_(services.metrics->of(options.api)),
       key_(options.key),
       stream_(options.stream),
       arrival_ns_(services.clock->NowNs()),
       deadline_ns_(options.deadline_ns) {
   services_.calls->Begin();
-  services_.metrics->open_calls.fetch_add(1, std::memory_order_relaxed);
-  services_.metrics->requests_received.fetch_add(1, std::memory_order_relaxed);
+  metrics_.open_calls.fetch_add(1, std::memory_order_relaxed);
+  metrics_.requests_received.fetch_add(1, std::memory_order_relaxed);
 }
 
 GenerationCall::~GenerationCall() {
-  services_.metrics->open_calls.fetch_sub(1, std::memory_order_relaxed);
+  metrics_.open_calls.fetch_sub(1, std::memory_order_relaxed);
   services_.calls->End();
 }
 
@@ -122,7 +123,7 @@ void GenerationCall::End(absl::Status why) {
 
 void GenerationCall::EndSlow(absl::string_view what) {
   services_.engine->Cancel(key_);
-  services_.metrics->stream_stalls.fetch_add(1, std::memory_order_relaxed);
+  metrics_.stream_stalls.fetch_add(1, std::memory_order_relaxed);
   const absl::Status status = SlowReaderError(what);
   Close(status);
   CutOff(status);
@@ -141,7 +142,7 @@ engine::Outcome GenerationCall::OutcomeOf(const absl::Status& status) const {
 void GenerationCall::Close(const absl::Status& status) {
   if (!live_id_.empty()) services_.request_ids->Erase(std::exchange(live_id_, ""));
   const engine::Outcome outcome = OutcomeOf(status);
-  services_.metrics->CountFinished(outcome, static_cast<grpc::StatusCode>(status.code()));
+  metrics_.CountFinished(outcome, static_cast<grpc::StatusCode>(status.code()));
   if (outcome == engine::Outcome::kRejected)
     services_.metrics->CountRejected(RejectReasonOf(status));
 }

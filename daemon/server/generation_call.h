@@ -36,7 +36,7 @@ struct CallServices {
 };
 
 // Counts a request that was turned away before it became a call, as the call would have.
-void CountRefusal(const CallServices& services, const absl::Status& status);
+void CountRefusal(const CallServices& services, Api api, const absl::Status& status);
 
 // A generation from its arrival to its Finish, whatever brought it. One thread owns it at a time
 // and alone calls the operations of its transport: the text thread that admits it, then, once
@@ -50,6 +50,7 @@ class GenerationCall {
     engine::RequestKey key;
     bool stream = false;
     absl::optional<int64_t> deadline_ns;
+    Api api = Api::kGrpc;
   };
 
   GenerationCall(const CallServices& services, const Options& options);
@@ -94,6 +95,7 @@ class GenerationCall {
   void Close(const absl::Status& status);
   ResponseConverter& converter() { return *converter_; }
   const CallServices& services() const { return services_; }
+  ApiMetrics& metrics() { return metrics_; }
 
  private:
   absl::Status Prepare(engine::Request* request);
@@ -101,6 +103,7 @@ class GenerationCall {
   engine::Outcome OutcomeOf(const absl::Status& status) const;
 
   const CallServices& services_;
+  ApiMetrics& metrics_;
   const engine::RequestKey key_;
   const bool stream_;
   const int64_t arrival_ns_;

@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
+#include <poll.h>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,6 +21,9 @@ namespace http = boost::beast::http;
 constexpr absl::Duration kLingerTime = absl::Seconds(2);
 // Answers that wait before no further request is read: clients may pipeline and not read.
 constexpr size_t kMostWaitingBytes = 256 * 1024;
+constexpr size_t kDiscardBytes = 16 * 1024;
+// The slowest body that is waited for.
+constexpr int64_t kLeastBodyBytesPerSecond = 64 * 1024;
 
 absl::string_view ToView(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -33,8 +37,15 @@ HttpConnection::HttpConnection(const HttpConnectionOptions* options,
 HttpConnection::~HttpConnection() = default;
 
 void HttpConnection::Start() {
+  is_counted_ = true;
+  options_.num_connections->fetch_add(1, std::memory_order_relaxed);
   last_write_ns_ = options_.clock->NowNs();
   StartRead();
+}
+
+void HttpConnection::TurnAway() {
+  last_write_ns_ = options_.clock->NowNs();
+  Refuse(openai::TooManyConnectionsError());
 }
 
 void HttpConnection::Post(absl::AnyInvocable<void()> task) {
@@ -67,12 +78,42 @@ void HttpConnection::HandleHeader(ErrorCode error) {
   }
   if (!is_busy_ && ToView(parser_->get()[http::field::expect]) == "100-continue")
     Send("HTTP/1.1 100 Continue\r\n\r\n");
-  read_deadline_ns_ = options_.clock->NowNs() + absl::ToInt64Nanoseconds(options_.idle_timeout);
-  http::async_read(
-      socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode read_error, size_t) {
-        self->HandleBody(read_error);
+  body_start_ns_ = options_.clock->NowNs();
+  parser_->eager(true);
+  ReadBody();
+}
+
+void HttpConnection::ReadBody() {
+  if (parser_->is_done()) return HandleBody();
+  const auto seconds = static_cast<int64_t>(body_bytes_) / kLeastBodyBytesPerSecond;
+  read_deadline_ns_ =
+      body_start_ns_ + absl::ToInt64Nanoseconds(options_.idle_timeout + absl::Seconds(seconds));
+  http::async_read_some(
+      socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
+        if (self->is_closed_) return;
+        if (error) return self->HandleReadError(error);
+        if (self->TakeBodyBytes()) self->ReadBody();
       });
 }
+
+bool HttpConnection::TakeBodyBytes() {
+  const size_t bytes = parser_->get().body().size();
+  if (options_.body_budget->Take(bytes - body_bytes_)) {
+    body_bytes_ = bytes;
+    return true;
+  }
+  is_reading_ = false;
+  parser_->get().body().clear();
+  if (is_busy_) {
+    next_error_ = openai::TooManyBodiesError();
+  } else {
+    current_ = TakeHead();
+    Refuse(openai::TooManyBodiesError());
+  }
+  return false;
+}
+
+void HttpConnection::GiveBodyBytes() { options_.body_budget->Give(std::exchange(body_bytes_, 0)); }
 
 void HttpConnection::HandleReadError(ErrorCode error) {
   is_reading_ = false;
@@ -113,9 +154,7 @@ HttpRequest HttpConnection::TakeHead() const {
   return head;
 }
 
-void HttpConnection::HandleBody(ErrorCode error) {
-  if (is_closed_) return;
-  if (error) return HandleReadError(error);
+void HttpConnection::HandleBody() {
   is_reading_ = false;
   HttpRequest request = TakeHead();
   request.body = std::move(parser_->get().body());
@@ -128,6 +167,8 @@ void HttpConnection::HandleBody(ErrorCode error) {
 
 void HttpConnection::Dispatch(HttpRequest request) {
   is_busy_ = true;
+  // From here on the text pool counts them.
+  GiveBodyBytes();
   std::string body = std::move(request.body);
   current_ = request;
   request.body = std::move(body);
@@ -294,15 +335,30 @@ void HttpConnection::StartLinger() {
   socket_.shutdown(Socket::shutdown_send, ignored);
   read_deadline_ns_ = options_.clock->NowNs() + absl::ToInt64Nanoseconds(kLingerTime);
   buffer_.clear();
-  // What was being read ahead goes on until it fails, or ends and is dropped here.
-  const auto discard = [self = shared_from_this()](ErrorCode /*error*/, size_t /*bytes*/) {
-    self->Close();
-  };
-  if (!is_reading_) socket_.async_read_some(buffer_.prepare(4096), discard);
+  // What was being read ahead goes on until it fails, or has ended.
+  if (!is_reading_) Discard();
+}
+
+// Until the client ends its side or the time is over.
+void HttpConnection::Discard() {
+  if (is_closed_) return;
+  socket_.async_read_some(buffer_.prepare(kDiscardBytes),
+                          [self = shared_from_this()](ErrorCode error, size_t) {
+                            if (error) return self->Close();
+                            self->Discard();
+                          });
+}
+
+// While a request waits that was read ahead, nothing is being read that would tell.
+bool HttpConnection::PeerHasClosed() {
+  pollfd state = {.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 void HttpConnection::Close() {
   if (std::exchange(is_closed_, true)) return;
+  if (is_counted_) options_.num_connections->fetch_sub(1, std::memory_order_relaxed);
+  GiveBodyBytes();
   ErrorCode ignored;
   socket_.close(ignored);
   std::vector<absl::AnyInvocable<void()>> callbacks;
@@ -319,6 +375,8 @@ void HttpConnection::Tick() {
   };
   if (is_writing_) {
     if (passed(options_.stall_timeout)) HandleClientGone();
+  } else if (is_busy_ && !is_reading_ && PeerHasClosed()) {
+    HandleClientGone();
   } else if (is_busy_) {
     if (exchange_ != nullptr && passed(options_.heartbeat_interval)) {
       const std::shared_ptr<HttpExchange> exchange = exchange_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -13,6 +14,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "daemon/server/byte_budget.h"
 #include "daemon/server/http_message.h"
 #include "daemon/server/http_routes.h"
 #include "kernels/base/clock.h"
@@ -27,7 +29,11 @@ struct HttpConnectionOptions {
   std::vector<std::string> allowed_origins;
   size_t max_body_bytes = size_t{64} << 20;
   size_t max_header_bytes = 32 * 1024;
-  // For the next request of a client that has none running, and for a body.
+  // Of the bodies of all connections that are being read.
+  ByteBudget* body_budget = nullptr;
+  // Open connections, but for those that are turned away.
+  std::atomic<int64_t>* num_connections = nullptr;
+  // For the next request of a client that has none running; a body may take longer as it is larger.
   absl::Duration idle_timeout = absl::Seconds(75);
   // A client that takes nothing for so long is cut off.
   absl::Duration stall_timeout = absl::Seconds(60);
@@ -47,6 +53,8 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   ~HttpConnection() override;
 
   void Start();
+  // Says that there are too many connections, and ends.
+  void TurnAway();
   // Looks at the time; about once a second.
   void Tick();
   // Ends when the exchange under way has ended, or at once where there is none.
@@ -68,7 +76,11 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
 
   void StartRead();
   void HandleHeader(ErrorCode error);
-  void HandleBody(ErrorCode error);
+  void ReadBody();
+  // Whether the budget has room for what has come of the body.
+  bool TakeBodyBytes();
+  void GiveBodyBytes();
+  void HandleBody();
   void HandleReadError(ErrorCode error);
   HttpRequest TakeHead() const;
   void Dispatch(HttpRequest request);
@@ -82,6 +94,8 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   // Ends our side once all is written, then waits a little for the client's.
   void CloseWhenWritten();
   void StartLinger();
+  void Discard();
+  bool PeerHasClosed();
   void Close();
 
   const HttpConnectionOptions& options_;
@@ -98,12 +112,14 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   // What was read ahead meanwhile.
   absl::optional<HttpRequest> next_;
   absl::optional<openai::HttpError> next_error_;
+  size_t body_bytes_ = 0;  // taken from the budget, for a body that is not dispatched yet
 
   std::string waiting_;    // to be written
   std::string in_flight_;  // the kernel is given this
   std::vector<absl::AnyInvocable<void()>> waiting_callbacks_;
   std::vector<absl::AnyInvocable<void()>> in_flight_callbacks_;
 
+  bool is_counted_ = false;
   bool is_reading_ = false;
   bool is_writing_ = false;
   bool is_draining_ = false;
@@ -112,6 +128,7 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   bool client_gone_ = false;
   bool is_closed_ = false;
   int64_t read_deadline_ns_ = 0;
+  int64_t body_start_ns_ = 0;
   int64_t last_write_ns_ = 0;  // began, or, where none is under way, ended
 };
 

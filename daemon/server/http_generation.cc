@@ -1,5 +1,6 @@
 #include "daemon/server/http_generation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -16,15 +17,24 @@ uint32_t NumChoices(const v1::GenerateRequest& call) {
   return call.output().has_n() ? call.output().n() : 1;
 }
 
+// Of the longest stop string that the text leaves out.
+size_t MaxStopBytes(const v1::StopConditions& stopping) {
+  size_t most = 0;
+  if (stopping.include_stop()) return most;
+  for (const std::string& stop : stopping.stop()) most = std::max(most, stop.size());
+  return most;
+}
+
 }  // namespace
 
 // Streams as events.
 class HttpGeneration::StreamingCall final : public StreamCall {
  public:
   StreamingCall(HttpGeneration* generation, size_t index, v1::GenerateRequest message)
-      : StreamCall(generation->services_,
-                   {.key = generation->services_.calls->NextKey(), .stream = true},
-                   /*most_messages_per_write=*/SIZE_MAX),
+      : StreamCall(
+            generation->services_,
+            {.key = generation->services_.calls->NextKey(), .stream = true, .api = Api::kHttp},
+            /*most_messages_per_write=*/SIZE_MAX),
         generation_(*generation),
         index_(index),
         message_(std::move(message)) {}
@@ -73,8 +83,9 @@ class HttpGeneration::StreamingCall final : public StreamCall {
 class HttpGeneration::GatheringCall final : public UnaryCall {
  public:
   GatheringCall(HttpGeneration* generation, size_t index, v1::GenerateRequest message)
-      : UnaryCall(generation->services_,
-                  {.key = generation->services_.calls->NextKey(), .stream = false}),
+      : UnaryCall(
+            generation->services_,
+            {.key = generation->services_.calls->NextKey(), .stream = false, .api = Api::kHttp}),
         generation_(*generation),
         index_(index),
         num_choices_(NumChoices(message)),
@@ -112,7 +123,7 @@ void HttpGeneration::Run(const std::string& body) {
   auto request = options_.endpoint == openai::Endpoint::kChat ? openai::ParseChat(body)
                                                               : openai::ParseCompletion(body);
   if (!request.ok()) {
-    CountRefusal(services_, request.status());
+    CountRefusal(services_, Api::kHttp, request.status());
     peer_->Post(
         [self = shared_from_this(), status = request.status()] { self->EndWithError(status); });
     return;
@@ -127,8 +138,10 @@ void HttpGeneration::Run(const std::string& body) {
             .return_token_ids = request->return_token_ids,
             .echo = first.output().echo(),
             .logprobs = first.output().has_logprobs(),
+            .max_stop_bytes = MaxStopBytes(first.stopping()),
             .output = std::move(request->shape),
-            .reasoning = options_.reasoning};
+            .reasoning = options_.reasoning,
+            .tokenizer = services_.model->tokenizer.get()};
   is_stream_ = request->stream;
   for (v1::GenerateRequest& message : request->calls) {
     const size_t index = calls_.size();

@@ -185,7 +185,7 @@ std::shared_ptr<HttpExchange> HttpRoutes::StartGeneration(
         body_bytes, [generation, body = std::move(request.body)] { generation->Run(body); });
   }
   if (status.ok()) return generation;
-  CountRefusal(*options_.services, status);
+  CountRefusal(*options_.services, Api::kHttp, status);
   peer->Reply(ErrorReply(openai::ToHttpError(status)));
   return nullptr;
 }

@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <thread>
 #include <unistd.h>
@@ -27,6 +28,9 @@ using ErrorCode = boost::system::error_code;
 
 constexpr int kBacklog = 4096;
 constexpr absl::Duration kTick = absl::Seconds(1);
+// What the kernel may hold for a reader that takes nothing; what is on its way is not counted.
+constexpr int kMostUnsentBytes = 64 * 1024;
+using UnsentBytes = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
 // Out of descriptors: those that close soon make room.
 constexpr std::chrono::milliseconds kAcceptRetry(50);
 
@@ -124,14 +128,16 @@ void HttpServer::Accept() {
                                             take(error, std::move(socket));
                                           });
   } else {
-    listener_->tcp_acceptor.async_accept(thread->context,
-                                         [take](ErrorCode error, tcp::socket socket) {
-                                           ErrorCode ignored;
-                                           // Events are small, and each is wanted at once.
-                                           if (!error)
-                                             socket.set_option(tcp::no_delay(true), ignored);
-                                           take(error, std::move(socket));
-                                         });
+    listener_->tcp_acceptor.async_accept(
+        thread->context, [take](ErrorCode error, tcp::socket socket) {
+          ErrorCode ignored;
+          // Events are small, and each is wanted at once.
+          if (!error) {
+            socket.set_option(tcp::no_delay(true), ignored);
+            socket.set_option(UnsentBytes(kMostUnsentBytes), ignored);
+          }
+          take(error, std::move(socket));
+        });
   }
 }
 
@@ -140,7 +146,13 @@ void HttpServer::Adopt(IoThread* thread, HttpConnection::Socket socket) {
   auto connection =
       std::make_shared<HttpConnection>(&options_.connection, &thread->context, std::move(socket));
   thread->connections.insert(connection);
-  connection->Start();
+  // Threads that look at once may let a few more in.
+  const auto& num_connections = *options_.connection.num_connections;
+  if (num_connections.load(std::memory_order_relaxed) >= options_.max_connections) {
+    connection->TurnAway();
+  } else {
+    connection->Start();
+  }
 }
 
 void HttpServer::ScheduleTick(IoThread* thread) {

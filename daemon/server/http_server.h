@@ -17,6 +17,8 @@ class HttpServer {
   struct Options {
     ListenAddress address;
     size_t num_threads = 1;
+    // More are told to come again.
+    int64_t max_connections = 1024;
     HttpConnectionOptions connection;
   };
 

@@ -24,8 +24,7 @@ constexpr std::array<absl::string_view, kNumServingStates> kStateNames = {
     "loading", "ready", "draining", "failed"};
 constexpr std::array<absl::string_view, kNumRejectReasons> kRejectNames = {
     "queue_full", "loading", "draining", "too_long", "invalid", "worker_lost"};
-// The one front end of today.
-const ClientMetric::Label kGrpcApi = {"api", "grpc"};
+constexpr std::array<absl::string_view, kNumApis> kApiNames = {"grpc", "http"};
 
 // A family being written; one sample per call.
 class FamilyWriter {
@@ -123,22 +122,30 @@ void WriteRequests(const engine::EngineMetrics& engine,
       .Add(engine.requests_waiting.value(), model);
   out->Gauge("pagoda_requests_swapped", "Sequences that were preempted and wait to be resumed.")
       .Add(engine.requests_preempted_waiting.value(), model);
-  Labels model_api = model;
-  model_api.push_back(kGrpcApi);
-  out->Counter("pagoda_requests_received_total", "Generation calls that arrived.")
-      .Add(Load(server.requests_received), model_api);
+  const auto with_api = [&model](size_t api) {
+    Labels labels = model;
+    labels.push_back({"api", std::string(kApiNames[api])});
+    return labels;
+  };
+  FamilyWriter received =
+      out->Counter("pagoda_requests_received_total", "Generation calls that arrived.");
+  for (size_t api = 0; api < kNumApis; ++api) {
+    received.Add(Load(server.apis[api].requests_received), with_api(api));
+  }
   FamilyWriter finished =
       out->Counter("pagoda_requests_finished_total",
                    "Generation calls that ended, each once, by outcome and status.");
-  for (size_t outcome = 0; outcome < engine::kNumOutcomes; ++outcome) {
-    for (size_t code = 0; code < kNumGrpcCodes; ++code) {
-      const double count = Load(server.requests_finished[outcome][code]);
-      // Most pairs cannot happen; those that do stay for good.
-      if (count == 0) continue;
-      Labels labels = model_api;
-      labels.push_back({"outcome", std::string(kOutcomeNames[outcome])});
-      labels.push_back({"code", std::string(GrpcCodeName(static_cast<grpc::StatusCode>(code)))});
-      finished.Add(count, std::move(labels));
+  for (size_t api = 0; api < kNumApis; ++api) {
+    for (size_t outcome = 0; outcome < engine::kNumOutcomes; ++outcome) {
+      for (size_t code = 0; code < kNumGrpcCodes; ++code) {
+        const double count = Load(server.apis[api].requests_finished[outcome][code]);
+        // Most pairs cannot happen; those that do stay for good.
+        if (count == 0) continue;
+        Labels labels = with_api(api);
+        labels.push_back({"outcome", std::string(kOutcomeNames[outcome])});
+        labels.push_back({"code", std::string(GrpcCodeName(static_cast<grpc::StatusCode>(code)))});
+        finished.Add(count, std::move(labels));
+      }
     }
   }
   FamilyWriter rejected = out->Counter("pagoda_requests_rejected_total",
@@ -259,15 +266,24 @@ void WriteSteps(const engine::EngineMetrics& engine, Families* out) {
 }
 
 void WriteStreams(const ServerMetrics& server, Families* out) {
-  out->Gauge("pagoda_grpc_streams", "Generation calls that are open.")
-      .Add(static_cast<double>(server.open_calls.load(std::memory_order_relaxed)));
-  out->Counter("pagoda_stream_messages_total", "Messages written to streams.")
-      .Add(Load(server.stream_messages), {kGrpcApi});
-  out->Counter("pagoda_stream_coalesced_tokens_total",
-               "Tokens that joined a message waiting for a slow reader.")
-      .Add(Load(server.stream_coalesced_tokens), {kGrpcApi});
-  out->Counter("pagoda_stream_stalls_total", "Streams ended because their reader was too slow.")
-      .Add(Load(server.stream_stalls), {kGrpcApi});
+  out->Gauge("pagoda_grpc_streams", "Generation calls by gRPC that are open.")
+      .Add(static_cast<double>(server.of(Api::kGrpc).open_calls.load(std::memory_order_relaxed)));
+  out->Gauge("pagoda_http_streams", "Generation calls by HTTP that are open.")
+      .Add(static_cast<double>(server.of(Api::kHttp).open_calls.load(std::memory_order_relaxed)));
+  out->Gauge("pagoda_http_connections", "HTTP connections that are open.")
+      .Add(static_cast<double>(server.http_connections.load(std::memory_order_relaxed)));
+  const auto add = [&server](FamilyWriter family, std::atomic<uint64_t> ApiMetrics::*counter) {
+    for (size_t api = 0; api < kNumApis; ++api)
+      family.Add(Load(server.apis[api].*counter), {{"api", std::string(kApiNames[api])}});
+  };
+  add(out->Counter("pagoda_stream_messages_total", "Messages written to streams."),
+      &ApiMetrics::stream_messages);
+  add(out->Counter("pagoda_stream_coalesced_tokens_total",
+                   "Tokens that joined a message waiting for a slow reader."),
+      &ApiMetrics::stream_coalesced_tokens);
+  add(out->Counter("pagoda_stream_stalls_total",
+                   "Streams ended because their reader was too slow."),
+      &ApiMetrics::stream_stalls);
 }
 
 void WriteProcess(Families* out) {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <pthread.h>
 #include <string>
+#include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -53,15 +54,19 @@ constexpr absl::Duration kHardExitTime = absl::Seconds(10);
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 // Request messages that gRPC may hold unread over all connections.
 constexpr size_t kMaxInboundBytes = size_t{1} << 30;
+// Bodies of the largest size that HTTP connections may be reading at once.
+constexpr size_t kMaxLargestBodies = 16;
 
 // One run of the daemon, from start to stop. Main thread, but for what the signal and engine
 // threads leave in the members that say so.
 class Daemon {
  public:
-  explicit Daemon(const ServerConfig& config)
+  Daemon(const ServerConfig& config, bool http_is_optional)
       : config_(config),
+        http_is_optional_(http_is_optional),
         collector_(std::make_shared<MetricsCollector>(
-            &engine_metrics_, &server_metrics_, [this] { return state_.load(); })) {}
+            &engine_metrics_, &server_metrics_, [this] { return state_.load(); })),
+        http_body_budget_(kMaxLargestBodies * config.front_end().max_message_bytes()) {}
 
   int Run();
 
@@ -83,6 +88,7 @@ class Daemon {
   bool EngineHasEnded() const;
 
   ServerConfig config_;
+  const bool http_is_optional_;
   const Clock& clock_ = Clock::Monotonic();
 
   // Synchronise themselves.
@@ -106,6 +112,7 @@ class Daemon {
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<GrpcServer> grpc_server_;
+  ByteBudget http_body_budget_;
   std::unique_ptr<HttpRoutes> http_routes_;
   std::unique_ptr<HttpServer> http_server_;
   std::unique_ptr<parallel::WorkerPool> pool_;
@@ -232,12 +239,7 @@ absl::Status Daemon::ListenHttp() {
                                 .metrics = collector_,
                                 .created = absl::ToUnixSeconds(absl::Now())};
   if (!front_end.http_api_keys().empty()) {
-    auto keys = ApiKeys::Parse(front_end.http_api_keys());
-    if (!keys.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--http-api-key-file: ", keys.status().message()));
-    }
-    routes.keys = *std::move(keys);
+    PAGODA_ASSIGN_OR_RETURN(routes.keys, ApiKeys::Parse(front_end.http_api_keys()));
   }
   if (front_end.http_reasoning_parser() == "open") routes.reasoning = openai::ReasoningMode::kOpen;
   if (front_end.http_reasoning_parser() == "none") routes.reasoning = openai::ReasoningMode::kNone;
@@ -247,18 +249,25 @@ absl::Status Daemon::ListenHttp() {
                routes.keys.empty() ? " or authentication" : "");
   }
   http_routes_ = std::make_unique<HttpRoutes>(std::move(routes));
-  PAGODA_ASSIGN_OR_RETURN(
-      http_server_,
-      HttpServer::Start(
-          {.address = std::move(address),
-           .num_threads = front_end.http_threads(),
-           .connection = {
-               .routes = http_routes_.get(),
-               .clock = &clock_,
-               .allowed_origins = {front_end.http_allowed_origins().begin(),
-                                   front_end.http_allowed_origins().end()},
-               .max_body_bytes = front_end.max_message_bytes(),
-               .stall_timeout = absl::Milliseconds(front_end.stream_stall_timeout_ms())}}));
+  auto server = HttpServer::Start(
+      {.address = std::move(address),
+       .num_threads = front_end.http_threads(),
+       .max_connections = front_end.http_max_connections(),
+       .connection = {.routes = http_routes_.get(),
+                      .clock = &clock_,
+                      .allowed_origins = {front_end.http_allowed_origins().begin(),
+                                          front_end.http_allowed_origins().end()},
+                      .max_body_bytes = front_end.max_message_bytes(),
+                      .body_budget = &http_body_budget_,
+                      .num_connections = &server_metrics_.http_connections,
+                      .stall_timeout = absl::Milliseconds(front_end.stream_stall_timeout_ms()),
+                      .heartbeat_interval = absl::Milliseconds(front_end.http_heartbeat_ms())}});
+  if (!server.ok() && http_is_optional_) {
+    LogWarning("no HTTP API: %s", server.status().message());
+    return absl::OkStatus();
+  }
+  PAGODA_RETURN_IF_ERROR(server.status());
+  http_server_ = *std::move(server);
   LogInfo("OpenAI-compatible HTTP on %s", http_server_->address().ToString());
   return absl::OkStatus();
 }
@@ -404,12 +413,21 @@ void Daemon::Stop() {
   if (pool_ != nullptr) pool_->Stop();
 }
 
+// Each client has a descriptor, and shells give 1024.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 }  // namespace
 
-int RunServe(const ServerConfig& config) {
+int RunServe(const ServerConfig& config, bool http_is_optional) {
   SignalThread::BlockSignals();
+  RaiseDescriptorLimit();
   RouteLibraryLogs();
-  return Daemon(config).Run();
+  return Daemon(config, http_is_optional).Run();
 }
 
 }  // namespace pagoda::daemon

@@ -49,29 +49,41 @@ inline constexpr size_t kNumRejectReasons = 6;
 // grpc::StatusCode runs from OK (0) to UNAUTHENTICATED (16).
 inline constexpr size_t kNumGrpcCodes = 17;
 
-// What the front end counts, beside EngineMetrics. Any thread writes, any reads.
-struct ServerMetrics {
+// What brought a call.
+enum class Api : uint8_t { kGrpc, kHttp };
+inline constexpr size_t kNumApis = 2;
+
+struct ApiMetrics {
   std::atomic<uint64_t> requests_received{0};
   // Every generation call once, however it ended.
   std::array<std::array<std::atomic<uint64_t>, kNumGrpcCodes>, engine::kNumOutcomes>
       requests_finished{};
-  std::array<std::atomic<uint64_t>, kNumRejectReasons> requests_rejected{};
   std::atomic<int64_t> open_calls{0};
   std::atomic<uint64_t> stream_messages{0};
   // Tokens that joined a message already waiting for its turn, and streams ended because nobody
   // read them.
   std::atomic<uint64_t> stream_coalesced_tokens{0};
   std::atomic<uint64_t> stream_stalls{0};
+
+  void CountFinished(engine::Outcome outcome, grpc::StatusCode code) {
+    requests_finished[static_cast<size_t>(outcome)][static_cast<size_t>(code)].fetch_add(
+        1, std::memory_order_relaxed);
+  }
+};
+
+// What the front end counts, beside EngineMetrics. Any thread writes, any reads.
+struct ServerMetrics {
+  std::array<ApiMetrics, kNumApis> apis;
+  std::array<std::atomic<uint64_t>, kNumRejectReasons> requests_rejected{};
+  std::atomic<int64_t> http_connections{0};
   // From arrival, before tokenisation, to the first token's message being built.
   SharedHistogram stream_first_token_seconds{engine::TimeToFirstTokenBuckets()};
   SharedHistogram unary_first_token_seconds{engine::TimeToFirstTokenBuckets()};
   // Parsing, checking and encoding, with the wait for a text thread.
   SharedHistogram tokenize_seconds{engine::RequestPhaseBuckets()};
 
-  void CountFinished(engine::Outcome outcome, grpc::StatusCode code) {
-    requests_finished[static_cast<size_t>(outcome)][static_cast<size_t>(code)].fetch_add(
-        1, std::memory_order_relaxed);
-  }
+  ApiMetrics& of(Api api) { return apis[static_cast<size_t>(api)]; }
+  const ApiMetrics& of(Api api) const { return apis[static_cast<size_t>(api)]; }
   void CountRejected(RejectReason reason) {
     requests_rejected[static_cast<size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }

@@ -64,7 +64,7 @@ void StreamCall::AddOutput(engine::OutputDelta* delta) {
   const size_t output_bytes = OutputBytes(*delta);
   v1::Delta* waiting = WaitingDelta(delta->index);
   if (waiting != nullptr) {
-    services().metrics->stream_coalesced_tokens.fetch_add(num_tokens, std::memory_order_relaxed);
+    metrics().stream_coalesced_tokens.fetch_add(num_tokens, std::memory_order_relaxed);
     converter().AppendOutput(delta, waiting);
   } else {
     v1::StreamGenerateResponse message;
@@ -114,7 +114,7 @@ GenerationCall::Progress StreamCall::StartNextWrite() {
   }
   Messages messages = TakeMessages();
   if (waiting_.empty()) waiting_output_bytes_ = 0;
-  services().metrics->stream_messages.fetch_add(messages.size(), std::memory_order_relaxed);
+  metrics().stream_messages.fetch_add(messages.size(), std::memory_order_relaxed);
   if (waiting_.empty() && ended_ && end_status_.ok()) {
     Close(end_status_);
     WriteLast(std::move(messages));

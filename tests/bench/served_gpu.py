@@ -28,7 +28,7 @@ class Daemon:
         self.address = f"unix:{self.folder.name}/grpc.sock"
         self.args = args
         self.command = [args.pagoda, "serve", model, f"--device={args.device}", f"--grpc-address={self.address}",
-                        "--metrics-address=127.0.0.1:0"] + (["--load-format=dummy"] if dummy else []) + list(flags)
+                        "--metrics-address=127.0.0.1:0", "--http-address=none"] + (["--load-format=dummy"] if dummy else []) + list(flags)
         self.log = open(os.path.join(args.logs, f"daemon-{time.time():.3f}.log"), "w+")
         self.started = time.monotonic()
         self.process = subprocess.Popen(self.command, stdout=self.log, stderr=self.log)

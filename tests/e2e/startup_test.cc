@@ -49,6 +49,7 @@ std::vector<std::string> Complaints(const CommandResult& result) {
 CommandResult ServeAndFail(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "serve");
   arguments.push_back("--metrics-address=127.0.0.1:0");
+  arguments.push_back("--http-address=none");
   const absl::Time start = absl::Now();
   CommandResult result = RunPagoda(arguments);
   // A second on an idle machine; this one may be busy.
@@ -281,17 +282,39 @@ TEST_F(Startup, TakenPort) {
   ASSERT_EQ(listen(fd, 4), 0);
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
   const std::string taken = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-  for (const std::string flag : {"--grpc-address", "--metrics-address"}) {
-    std::vector<std::string> arguments = {
-        "serve", model_.path(), AddressFlag(), flag + "=" + taken};
-    if (flag == "--grpc-address")
-      arguments = {"serve", model_.path(), flag + "=" + taken, "--metrics-address=127.0.0.1:0"};
-    const CommandResult result = RunPagoda(arguments);
+  for (const std::string flag : {"--grpc-address", "--metrics-address", "--http-address"}) {
+    const CommandResult result = RunPagoda({"serve",
+                                            model_.path(),
+                                            AddressFlag(),
+                                            "--metrics-address=127.0.0.1:0",
+                                            "--http-address=none",
+                                            flag + "=" + taken});
     EXPECT_EQ(result.exit_code, kAddressTaken) << result.err;
     EXPECT_THAT(result.err, HasSubstr(taken));
     EXPECT_THAT(result.err, HasSubstr(flag));
     EXPECT_THAT(result.err, HasSubstr("in use"));
   }
+  close(fd);
+}
+
+// Nobody asked for it, so all else is served.
+TEST_F(Startup, TakenDefaultPortOfHttpIsAWarning) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(8000);
+  // Where this fails somebody else has it.
+  if (bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) listen(fd, 4);
+  const PagodaProcess daemon(
+      {"serve", model_.path(), AddressFlag(), "--metrics-address=127.0.0.1:0"}, dir_ + "/log");
+  const auto stub = v1::InferenceService::NewStub(
+      grpc::CreateChannel(absl::StrCat("unix:", dir_, "/s"), grpc::InsecureChannelCredentials()));
+  EXPECT_TRUE(Generate(*stub, TextRequest("a", 1), absl::Seconds(30)).status.ok());
+  std::ifstream log(dir_ + "/log");
+  const std::string text(std::istreambuf_iterator<char>(log), {});
+  EXPECT_THAT(text, HasSubstr("no HTTP API: cannot listen on 127.0.0.1:8000: in use"));
+  EXPECT_THAT(text, HasSubstr("--http-address"));
   close(fd);
 }
 

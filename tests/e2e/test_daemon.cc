@@ -113,12 +113,15 @@ absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions 
   daemon->grpc_address_ = options.over_tcp ? absl::StrCat("127.0.0.1:", FreePort())
                                            : absl::StrCat("unix:", daemon->dir_, "/grpc.sock");
   daemon->metrics_port_ = FreePort();
+  if (options.with_http) daemon->http_port_ = FreePort();
   std::vector<std::string> command = {
       PagodaBinary(),
       "serve",
       options.model_dir,
       absl::StrCat("--grpc-address=", daemon->grpc_address_),
       absl::StrCat("--metrics-address=127.0.0.1:", daemon->metrics_port_),
+      options.with_http ? absl::StrCat("--http-address=127.0.0.1:", daemon->http_port_)
+                        : "--http-address=none",
   };
   if (DeviceUnderTest() != "cpu") command.push_back("--device=" + DeviceUnderTest());
   // Weights of the fixtures are of float32, which cuda does not compute with.
@@ -248,12 +251,14 @@ absl::StatusOr<int> TestDaemon::WaitForExit(absl::Duration timeout) {
   return *exit_code_;
 }
 
-PagodaProcess::PagodaProcess(const std::vector<std::string>& arguments) {
+PagodaProcess::PagodaProcess(const std::vector<std::string>& arguments, const std::string& log) {
   std::vector<std::string> command = {PagodaBinary()};
   command.insert(command.end(), arguments.begin(), arguments.end());
   const int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  pid_ = Spawn(command, null_fd, null_fd, null_fd);
+  const int log_fd = OpenForWriting(log);
+  pid_ = Spawn(command, null_fd, null_fd, log_fd);
   close(null_fd);
+  close(log_fd);
 }
 
 PagodaProcess::~PagodaProcess() {

@@ -46,6 +46,8 @@ struct TestDaemonOptions {
   bool wait_until_serving = true;
   // Served at a port of 127.0.0.1 rather than at a socket in `dir`.
   bool over_tcp = false;
+  // With the HTTP API, at a free port of 127.0.0.1.
+  bool with_http = false;
 };
 
 // A real `pagoda serve` process with private addresses (a Unix socket in a temporary folder, a free
@@ -59,6 +61,8 @@ class TestDaemon {
   // Processes whose parent is the daemon.
   std::vector<pid_t> WorkerPids() const;
   const std::string& grpc_address() const { return grpc_address_; }
+  // REQUIRES: with_http.
+  int http_port() const { return http_port_; }
   // A stub on a channel of its own.
   std::unique_ptr<v1::InferenceService::Stub> NewStub() const;
   v1::InferenceService::Stub& stub() { return *stub_; }
@@ -94,6 +98,7 @@ class TestDaemon {
   bool owns_dir_ = false;
   std::string grpc_address_;
   int metrics_port_ = 0;
+  int http_port_ = 0;
   std::unique_ptr<v1::InferenceService::Stub> stub_;
 };
 
@@ -107,10 +112,12 @@ CommandResult RunPagoda(const std::vector<std::string>& arguments,
                         absl::Duration timeout = absl::Seconds(30),
                         absl::string_view standard_input = "");
 
-// A `pagoda` command that runs beside the test, its output unread; killed when destroyed.
+// A `pagoda` command that runs beside the test; killed when destroyed.
 class PagodaProcess {
  public:
-  explicit PagodaProcess(const std::vector<std::string>& arguments);
+  // Its standard error goes to `log`, all else nowhere.
+  explicit PagodaProcess(const std::vector<std::string>& arguments,
+                         const std::string& log = "/dev/null");
   ~PagodaProcess();
   PagodaProcess(const PagodaProcess&) = delete;
   PagodaProcess& operator=(const PagodaProcess&) = delete;

@@ -70,7 +70,7 @@ def check_model(pagoda, path):
     with tempfile.TemporaryDirectory() as directory:
         address = f"unix:{directory}/socket"
         daemon = subprocess.Popen([pagoda, "serve", str(path), "--dtype=float32", f"--grpc-address={address}",
-                                   "--metrics-address=127.0.0.1:0", "--kv-cache-memory=64MiB", "--block-size=4"],
+                                   "--metrics-address=127.0.0.1:0", "--http-address=none", "--kv-cache-memory=64MiB", "--block-size=4"],
                                   stderr=subprocess.PIPE)
         try:
             channel = grpc.insecure_channel(address)

@@ -114,7 +114,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{folder}/grpc.sock"
         daemon = subprocess.Popen([binary, "serve", str(ROOT / "deploy/models/fable-7m"), f"--grpc-address={address}",
-                                   "--metrics-address=127.0.0.1:0"], stderr=subprocess.DEVNULL)
+                                   "--metrics-address=127.0.0.1:0", "--http-address=none"], stderr=subprocess.DEVNULL)
         try:
             # The strictest keep-alive that gateways use: a ping every 10 s, also while idle.
             channel = grpc.insecure_channel(address, options=[("grpc.keepalive_time_ms", 10000),

@@ -221,7 +221,7 @@ def check_model(pagoda, family, draw):
         model = make_model(family, fields, directory)
         daemon = subprocess.Popen([pagoda, "serve", directory, f"--grpc-address=unix:{directory}/sock", "--dtype=float32",
                                    f"--max-model-len={CONTEXT}", f"--max-logprobs={VOCAB}", "--max-num-seqs=4", *flags,
-                                   "--kv-cache-memory=64MiB", "--metrics-address=127.0.0.1:0"], stderr=subprocess.PIPE)
+                                   "--kv-cache-memory=64MiB", "--metrics-address=127.0.0.1:0", "--http-address=none"], stderr=subprocess.PIPE)
         try:
             channel = grpc.insecure_channel(f"unix:{directory}/sock")
             wait_serving(channel, seconds=30)

@@ -90,7 +90,7 @@ def main():
     with tempfile.TemporaryDirectory() as runtime:
         socket = f"unix:{runtime}/pagoda.sock"
         daemon = subprocess.Popen([pagoda, "serve", directory, f"--grpc-address={socket}", "--dtype=float32",
-                                   "--max-model-len=1024", "--kv-cache-memory=256MiB", "--metrics-address=127.0.0.1:0"],
+                                   "--max-model-len=1024", "--kv-cache-memory=256MiB", "--metrics-address=127.0.0.1:0", "--http-address=none"],
                                   stderr=subprocess.DEVNULL)
         try:
             channel = grpc.insecure_channel(socket)

@@ -30,6 +30,8 @@ TEST(ParseCompletionTest, ErrorsNameTheField) {
       {R"({"prompt":"a","stream_options":{}})", "stream_options"},
       {R"({"prompt":"a","response_format":{"type":"xml"}})", "response_format.type"},
       {R"({"prompt":"a","guided_regex":"a","guided_json":{}})", "guided_regex"},
+      {R"({"prompt":"a","stream":true,"top_k":1,"stream":false})", "stream"},
+      {R"({"prompt":"a","x":[{},{"y":{"a":1,"b":[{"a":1}],"a":2}}]})", "x[1].y.a"},
       {R"([])", "body"},
       {R"({)", "body"}};
   for (const auto& [body, field] : kCases) {

@@ -69,7 +69,7 @@ TEST(OutputParserTest, HermesCalls) {
                             {"Let me see. \n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": "
                              "1}}\n</tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>"});
   EXPECT_EQ(total.content, "Let me see.");
-  EXPECT_EQ(total.calls, (std::vector<std::string>{"f: {\"a\":1}", "g: {}"}));
+  EXPECT_EQ(total.calls, (std::vector<std::string>{"f: {\"a\": 1}", "g: {}"}));
 }
 
 TEST(OutputParserTest, LlamaCalls) {
@@ -83,7 +83,7 @@ TEST(OutputParserTest, LlamaCalls) {
 
 TEST(OutputParserTest, WhatIsNoCallOfTheseToolsIsText) {
   for (const std::string text : {"{\"name\": \"h\", \"parameters\": {}}",
-                                 "{\"name\": \"f\", \"parameters\": {",
+                                 "{\"name\": \"f\", \"parameters\": ",
                                  "{\"answer\": 1}",
                                  "x <tool_call>{\"name\": \"h\"}</tool_call> y",
                                  "x <tool_call>{",
@@ -92,6 +92,67 @@ TEST(OutputParserTest, WhatIsNoCallOfTheseToolsIsText) {
     EXPECT_EQ(total.content, text);
     EXPECT_TRUE(total.calls.empty());
   }
+}
+
+// The pieces that each character of the text gives: calls are told before they have ended.
+TEST(OutputParserTest, ArgumentsComeAsTheModelWritesThem) {
+  const std::pair<OutputShape, std::string> kCases[] = {
+      {kTools, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>"},
+      {kTools, "{\"name\":\"f\",\"parameters\":{\"a\":1}}"},
+      {{.requires_calls = true}, "[{\"name\":\"f\",\"parameters\":{\"a\":1}}]"}};
+  for (const auto& [shape, text] : kCases) {
+    const auto parser = MakeOutputParser(shape, ReasoningMode::kAuto);
+    std::vector<std::string> pieces;
+    for (const char c : text) {
+      ParsedOutput out;
+      parser->Feed(std::string(1, c), &out);
+      for (const ToolCallPiece& piece : out.calls) pieces.push_back(piece.name + piece.arguments);
+      EXPECT_EQ(out.content, "");
+    }
+    EXPECT_EQ(pieces, (std::vector<std::string>{"f{", "\"", "a", "\"", ":", "1", "}"})) << text;
+    EXPECT_EQ(parser->num_calls(), 1u);
+    ParsedOutput out;
+    parser->Finish(&out);
+    EXPECT_TRUE(out.empty());
+  }
+}
+
+TEST(OutputParserTest, CallsInUnusualShape) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call>", "f: {\"a\":1}"},
+      {"<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
+       "f: {\"a\": 1}"},
+      {"<tool_call>{\"name\": \"f\", \"arguments\": {}, \"id\": \"}\"}</tool_call>\n", "f: {}"},
+      {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "f: {}"},
+      {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a", "f: {\"a"},
+      {"<|python_tag|>{\"type\": \"function\", \"function\": \"f\", \"parameters\": {}}", "f: {}"}};
+  for (const auto& [text, call] : kCases) {
+    const Total total = Parse(kTools, ReasoningMode::kAuto, {text});
+    EXPECT_EQ(total.calls, std::vector<std::string>{call}) << text;
+    EXPECT_EQ(total.content, "") << text;
+  }
+}
+
+TEST(OutputParserTest, TextAfterCalls) {
+  const std::string call = "{\"name\": \"f\", \"arguments\": {}}";
+  EXPECT_EQ(Parse(kTools, ReasoningMode::kAuto, {call + "\nDone."}).content, "\nDone.");
+  EXPECT_EQ(
+      Parse(kTools, ReasoningMode::kAuto, {"<tool_call>" + call + "</tool_call> Done."}).content,
+      " Done.");
+  EXPECT_EQ(Parse(kTools, ReasoningMode::kAuto, {"<tool_call>" + call + "Done."}).content, "Done.");
+}
+
+TEST(OutputParserTest, TellsWhatIsThought) {
+  const auto parser = MakeOutputParser({}, ReasoningMode::kAuto);
+  ParsedOutput out;
+  parser->Feed(" <th", &out);
+  EXPECT_EQ(parser->thought_bytes(), 0u);
+  EXPECT_TRUE(parser->may_think());
+  parser->Feed("ink>ab", &out);
+  EXPECT_EQ(parser->thought_bytes(), 10u);
+  parser->Feed("</think>c", &out);
+  EXPECT_EQ(parser->thought_bytes(), 18u);
+  EXPECT_FALSE(parser->may_think());
 }
 
 TEST(OutputParserTest, ForcedAndRequiredCalls) {
@@ -116,6 +177,12 @@ TEST(OutputParserTest, AnySplitGivesTheSame) {
       "</",
       "{\"name\": \"f\", \"arguments\": {\"x\": [1, \"}\"]}}",
       "{\"name\": \"g\", \"parameters\": {}}",
+      "[{\"name\": \"g\", \"parameters\": {}}",
+      "{\"name\": \"h\"",
+      "\"name\": \"f\"",
+      "\"arguments\": {\"\\\"\": 0}",
+      ", ",
+      "]",
       "; ",
       "{",
       "}",

@@ -193,7 +193,7 @@ TEST(StreamGenerateTest, B017FailureAfterTheFirstToken) {
   EXPECT_EQ(stream.rest[2].finished().reason(), v1::FINISH_REASON_ERROR);
   const auto code = static_cast<size_t>(grpc::StatusCode::INTERNAL);
   const auto outcome = static_cast<size_t>(engine::Outcome::kError);
-  EXPECT_EQ(service.metrics().requests_finished[outcome][code].load(), 1u);
+  EXPECT_EQ(service.metrics().of(Api::kGrpc).requests_finished[outcome][code].load(), 1u);
 }
 
 TEST(StreamGenerateTest, OneFailedSequenceDoesNotEndTheOthers) {
@@ -254,7 +254,7 @@ TEST(StreamGenerateTest, DeadlineIsTheEnginesToKeep) {
   EXPECT_FALSE(service.engine().WasCancelled(submitted.key));  // it ends the request by itself
   const auto code = static_cast<size_t>(grpc::StatusCode::DEADLINE_EXCEEDED);
   const auto outcome = static_cast<size_t>(engine::Outcome::kDeadline);
-  EXPECT_EQ(service.metrics().requests_finished[outcome][code].load(), 1u);
+  EXPECT_EQ(service.metrics().of(Api::kGrpc).requests_finished[outcome][code].load(), 1u);
 }
 
 // A message that waits for one that is never to come would hang here.
@@ -425,7 +425,7 @@ TEST(GenerateTest, RefusedByTheEngine) {
   ASSERT_TRUE(details.ParseFromString(status.error_details()));
   EXPECT_EQ(details.details_size(), 2);  // ErrorInfo and RetryInfo
   const auto queue_full = static_cast<size_t>(RejectReason::kQueueFull);
-  EXPECT_EQ(service.metrics().requests_rejected[queue_full].load(), 1u);
+  EXPECT_EQ(service.metrics().of(Api::kGrpc).requests_rejected[queue_full].load(), 1u);
 }
 
 TEST(GenerateTest, UnlessReadyCallsAreRefusedWithAHint) {
@@ -578,11 +578,11 @@ TEST(InferenceServiceTest, CallsThatEndInEveryWayAtOnce) {
   EXPECT_EQ(num_ok.load() + num_cancelled.load(), 800);
   EXPECT_TRUE(Eventually([&] { return service.calls().num_open() == 0; }));
   uint64_t num_finished = 0;
-  for (const auto& by_code : service.metrics().requests_finished) {
+  for (const auto& by_code : service.metrics().of(Api::kGrpc).requests_finished) {
     for (const auto& count : by_code) num_finished += count.load();
   }
   EXPECT_EQ(num_finished, 800u);
-  EXPECT_EQ(service.metrics().requests_received.load(), 800u);
+  EXPECT_EQ(service.metrics().of(Api::kGrpc).requests_received.load(), 800u);
 }
 
 }  // namespace

@@ -76,6 +76,8 @@ TEST_F(MetricsCollectorTest, HoldsTheFamiliesOfTheContract) {
                            "pagoda_stream_coalesced_tokens_total",
                            "pagoda_cancel_to_free_seconds",
                            "pagoda_grpc_streams",
+                           "pagoda_http_connections",
+                           "pagoda_http_streams",
                            "process_cpu_seconds_total",
                            "process_resident_memory_bytes",
                            "process_open_fds",
@@ -95,9 +97,11 @@ TEST_F(MetricsCollectorTest, TurnsCountsIntoSamples) {
   engine_.kv_blocks_used.Set(2);
   engine_.inter_token_seconds.Observe(0.0115, 3);
   engine_.inter_token_seconds.Observe(1e9);
-  server_.requests_received.store(3);
-  server_.CountFinished(engine::Outcome::kLength, grpc::StatusCode::OK);
-  server_.CountFinished(engine::Outcome::kRejected, grpc::StatusCode::RESOURCE_EXHAUSTED);
+  server_.of(Api::kGrpc).requests_received.store(3);
+  server_.of(Api::kHttp).requests_received.store(2);
+  server_.of(Api::kGrpc).CountFinished(engine::Outcome::kLength, grpc::StatusCode::OK);
+  server_.of(Api::kHttp)
+      .CountFinished(engine::Outcome::kRejected, grpc::StatusCode::RESOURCE_EXHAUSTED);
   server_.CountRejected(RejectReason::kQueueFull);
   server_.stream_first_token_seconds.Observe(0.02);
   state_ = ServingState::kReady;
@@ -110,13 +114,15 @@ TEST_F(MetricsCollectorTest, TurnsCountsIntoSamples) {
   EXPECT_EQ(Sum(exposition, "pagoda_kv_cache_usage_ratio"), 0.25);
   EXPECT_EQ(Sum(exposition, "pagoda_inter_token_latency_seconds_count"), 4);
   EXPECT_EQ(Sum(exposition, "pagoda_inter_token_latency_seconds_bucket", {{"le", "0.0125"}}), 3);
-  EXPECT_EQ(Sum(exposition, "pagoda_requests_received_total"), 3);
-  EXPECT_EQ(
-      Sum(exposition, "pagoda_requests_finished_total", {{"outcome", "length"}, {"code", "OK"}}),
-      1);
+  EXPECT_EQ(Sum(exposition, "pagoda_requests_received_total", {{"api", "grpc"}}), 3);
+  EXPECT_EQ(Sum(exposition, "pagoda_requests_received_total", {{"api", "http"}}), 2);
   EXPECT_EQ(Sum(exposition,
                 "pagoda_requests_finished_total",
-                {{"outcome", "rejected"}, {"code", "RESOURCE_EXHAUSTED"}}),
+                {{"api", "grpc"}, {"outcome", "length"}, {"code", "OK"}}),
+            1);
+  EXPECT_EQ(Sum(exposition,
+                "pagoda_requests_finished_total",
+                {{"api", "http"}, {"outcome", "rejected"}, {"code", "RESOURCE_EXHAUSTED"}}),
             1);
   EXPECT_EQ(Sum(exposition, "pagoda_requests_rejected_total", {{"reason", "queue_full"}}), 1);
   EXPECT_EQ(Sum(exposition, "pagoda_time_to_first_token_seconds_count", {{"stream", "true"}}), 1);
