@@ -166,6 +166,7 @@ class ToolReader {
                           "a tool that must be called excludes another form of the output");
     }
     call_->mutable_sampling()->set_json_schema(DumpJson(schema));
+    request_->shape.form_field = "tools";
   }
 
   const JsonFields& fields_;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -60,6 +61,14 @@ std::string Describe(absl::string_view description) {
                               {"StreamGenerate", "\"stream\": true"}});
 }
 
+// Clients have several fields for each of these.
+bool IsForm(absl::string_view field) {
+  for (const char* name : {"json_schema", "json_object", "regex", "grammar", "choice"}) {
+    if (absl::StartsWith(field, absl::StrCat("sampling.", name))) return true;
+  }
+  return false;
+}
+
 void AppendNullable(absl::string_view text, std::string* json) {
   if (text.empty()) {
     json->append("null");
@@ -105,14 +114,16 @@ std::string FieldNameOf(absl::string_view path) {
   return std::string(absl::StripSuffix(path, "_json"));
 }
 
-HttpError ToHttpError(const absl::Status& status) {
+HttpError ToHttpError(const absl::Status& status, absl::string_view form_field) {
   const Kind kind = KindOfCode(status.code());
   HttpError error = {.status = kind.status, .type = kind.type};
   const std::vector<FieldViolation> violations = FieldViolations(status);
   if (violations.empty()) {
     error.message = Describe(status.message());
   } else {
-    error.param = FieldNameOf(violations.front().field);
+    const std::string& field = violations.front().field;
+    error.param =
+        !form_field.empty() && IsForm(field) ? std::string(form_field) : FieldNameOf(field);
     error.message = absl::StrCat(error.param, ": ", Describe(violations.front().description));
     if (violations.size() > 1)
       absl::StrAppend(&error.message, " (and ", violations.size() - 1, " more)");

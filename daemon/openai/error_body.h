@@ -26,7 +26,8 @@ struct HttpError {
 };
 
 // What a client is told of a status made by rpc_error.h or the engine; fields by their names here.
-HttpError ToHttpError(const absl::Status& status);
+// `form_field`: the name of the field that gave the output its form, if one did.
+HttpError ToHttpError(const absl::Status& status, absl::string_view form_field = "");
 
 // Errors that only HTTP has.
 HttpError MalformedRequestError(absl::string_view what);

@@ -63,8 +63,8 @@ std::string SchemaText(const ordered_json& value) {
 // Constraints by one of several spellings; a second one is an error.
 class ConstraintReader {
  public:
-  ConstraintReader(const JsonFields& root, v1::SamplingParams* sampling)
-      : root_(root), sampling_(sampling) {}
+  ConstraintReader(const JsonFields& root, v1::SamplingParams* sampling, std::string* first)
+      : root_(root), sampling_(sampling), first_(first) {}
 
   void ReadResponseFormat() {
     const ordered_json* format = root_.Object("response_format");
@@ -127,20 +127,22 @@ class ConstraintReader {
   }
 
   void Set(const JsonFields& fields, absl::string_view name) {
-    if (!first_.empty()) {
-      fields.Fail(name, absl::StrCat("excludes ", first_, ": output has one form"));
+    if (!first_->empty()) {
+      fields.Fail(name, absl::StrCat("excludes ", *first_, ": output has one form"));
     } else {
-      first_ = fields.PathOf(name);
+      *first_ = fields.PathOf(name);
     }
   }
 
   const JsonFields& root_;
   v1::SamplingParams* const sampling_;
-  std::string first_;  // the constraint's path; empty: none yet
+  std::string* const first_;  // the constraint's path; empty: none yet
 };
 
-void ReadConstraint(const JsonFields& fields, v1::SamplingParams* sampling) {
-  ConstraintReader reader(fields, sampling);
+void ReadConstraint(const JsonFields& fields,
+                    GenerationRequest* request,
+                    v1::SamplingParams* sampling) {
+  ConstraintReader reader(fields, sampling, &request->shape.form_field);
   reader.ReadResponseFormat();
   reader.ReadExtras(fields, "guided_");
   if (const ordered_json* extras = fields.Object("structured_outputs")) {
@@ -213,7 +215,7 @@ void ReadCommonFields(const JsonFields& fields,
   ReadLogitBias(fields, sampling);
   for (const uint32_t id : fields.Ids("allowed_token_ids")) sampling->add_allowed_token_ids(id);
   for (std::string& word : fields.Strings("bad_words")) sampling->add_bad_words(std::move(word));
-  ReadConstraint(fields, sampling);
+  ReadConstraint(fields, request, sampling);
   ReadStops(fields, call->mutable_stopping());
 
   v1::OutputOptions* output = call->mutable_output();

@@ -23,6 +23,8 @@ struct OutputShape {
   bool requires_calls = false;
   // The client asks for the form of the output itself, so nothing in it is a call or a thought.
   bool is_constrained = false;
+  // The field that gave the output its form, as the client knows it; empty: none.
+  std::string form_field;
 };
 
 // What one POST to /v1/completions or /v1/chat/completions asks for.

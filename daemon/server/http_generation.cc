@@ -257,7 +257,7 @@ void HttpGeneration::End() {
 
 void HttpGeneration::EndWithError(const absl::Status& status) {
   if (client_gone_) return peer_->Abort();
-  const openai::HttpError error = openai::ToHttpError(status);
+  const openai::HttpError error = openai::ToHttpError(status, shape_.output.form_field);
   if (!has_begun_) return peer_->Reply(ErrorReply(error));
   // The status has been sent: no [DONE], so that nobody takes what came for the whole.
   peer_->EndStream(openai::ErrorEvent(error.ToJson()), /*closes=*/true);

@@ -6,10 +6,11 @@ cd "$(dirname "$0")/../.."
 pagoda=${1:-build/release/daemon/pagoda}
 venv=build/venv
 [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
-"$venv/bin/pip" install -q grpcio grpcio-tools grpcio-reflection grpcio-health-checking buf-bin
+"$venv/bin/pip" install -q grpcio grpcio-tools grpcio-reflection grpcio-health-checking buf-bin openai
 tests/peers/buf_lint.sh
 mkdir -p build/peers
 "$venv/bin/python" -m grpc_tools.protoc -Iproto --python_out=build/peers --grpc_python_out=build/peers \
   proto/pagoda/v1/inference.proto proto/google/rpc/status.proto proto/google/rpc/error_details.proto
 PYTHONPATH=build/peers "$venv/bin/python" tests/peers/grpcio_peer.py "$pagoda"
+"$venv/bin/python" tests/peers/openai_peer.py "$pagoda"
 tests/peers/tokenizers.sh "$pagoda"

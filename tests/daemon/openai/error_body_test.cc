@@ -23,6 +23,16 @@ TEST(ErrorBodyTest, InvalidField) {
             "\"invalid_request_error\",\"param\":\"top_p\",\"code\":null}}");
 }
 
+TEST(ErrorBodyTest, FormsHaveTheNameThatTheClientGave) {
+  const absl::Status status =
+      InvalidFieldsError({{"sampling.json_schema", "not: is not supported"}});
+  EXPECT_EQ(ToHttpError(status).param, "json_schema");
+  EXPECT_EQ(ToHttpError(status, "tools").param, "tools");
+  EXPECT_EQ(ToHttpError(status, "tools").message, "tools: not: is not supported");
+  EXPECT_EQ(ToHttpError(InvalidFieldsError({{"sampling.top_p", "is bad"}}), "tools").param,
+            "top_p");
+}
+
 TEST(ErrorBodyTest, StatusesAndRetries) {
   EXPECT_EQ(ToHttpError(ModelNotFoundError("x", "m")).status, 404);
   EXPECT_EQ(ToHttpError(ModelNotFoundError("x", "m")).code, "model_not_found");
