@@ -46,11 +46,9 @@ void ReadLogitBias(const JsonFields& fields, v1::SamplingParams* sampling) {
     uint32_t id = 0;
     if (!absl::SimpleAtoi(key, &id)) {
       fields.Fail("logit_bias", absl::StrCat(QuotedExtract(key), " is no token id"));
-    } else if (!value.is_number()) {
-      fields.Fail(absl::StrCat("logit_bias[", id, "]"),
-                  absl::StrCat("expected a number, found ", KindOf(value)));
-    } else {
-      (*sampling->mutable_logit_bias())[id] = static_cast<float>(value.get<double>());
+    } else if (const auto number =
+                   ReadFloat(value, absl::StrCat("logit_bias[", id, "]"), fields.checker())) {
+      (*sampling->mutable_logit_bias())[id] = *number;
     }
   }
 }

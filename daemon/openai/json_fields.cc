@@ -58,6 +58,21 @@ absl::optional<int64_t> ReadInteger(const ordered_json& value,
   return number;
 }
 
+absl::optional<float> ReadFloat(const ordered_json& value,
+                                absl::string_view field,
+                                FieldChecker* checker) {
+  if (!value.is_number()) {
+    checker->Fail(field, Expected("a number", value));
+    return absl::nullopt;
+  }
+  const auto number = value.get<double>();
+  if (std::abs(number) > std::numeric_limits<float>::max()) {
+    checker->Fail(field, absl::StrCat(number, " is out of range"));
+    return absl::nullopt;
+  }
+  return static_cast<float>(number);
+}
+
 std::string DumpJson(const ordered_json& value) {
   // Replaces rather than throws at what is no UTF-8; what was parsed always is.
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -94,11 +109,7 @@ absl::optional<bool> JsonFields::Bool(absl::string_view name) const {
 absl::optional<float> JsonFields::Float(absl::string_view name) const {
   const ordered_json* value = Find(name);
   if (value == nullptr) return absl::nullopt;
-  if (!value->is_number()) {
-    Fail(name, Expected("a number", *value));
-    return absl::nullopt;
-  }
-  return static_cast<float>(value->get<double>());
+  return ReadFloat(*value, PathOf(name), checker_);
 }
 
 absl::optional<int64_t> JsonFields::Integer(absl::string_view name,

@@ -66,6 +66,10 @@ absl::optional<int64_t> ReadInteger(const nlohmann::ordered_json& value,
                                     int64_t high,
                                     FieldChecker* checker);
 
+absl::optional<float> ReadFloat(const nlohmann::ordered_json& value,
+                                absl::string_view field,
+                                FieldChecker* checker);
+
 // JSON text of a value as the client wrote it, members in its order.
 std::string DumpJson(const nlohmann::ordered_json& value);
 
