@@ -75,6 +75,7 @@ class Engine::Impl {
   absl::Status Run();
   void Drain() { intake_.Close(DrainingError()); }
   void Stop(absl::Status why);
+  void WatchBlocks(uint64_t watch);
   int32_t num_live_requests() const { return num_live_.load(std::memory_order_relaxed); }
 
  private:
@@ -97,6 +98,8 @@ class Engine::Impl {
   void FailOldest();
   void ForgetCompleted();
   void Deliver();
+  void SwitchBlockWatch(uint64_t watch);
+  void DeliverBlocks();
   void EndAll(const absl::Status& status);
 
   // ---- Constant after construction
@@ -109,6 +112,7 @@ class Engine::Impl {
   const GuidedVocabulary vocabulary_;
   Intake intake_;
   std::atomic<int32_t> num_live_{0};
+  std::atomic<uint64_t> wanted_watch_{0};
   mutable Mutex stop_mutex_;
   absl::optional<absl::Status> stop_ ABSL_GUARDED_BY(stop_mutex_);
 
@@ -130,6 +134,7 @@ class Engine::Impl {
   uint64_t next_arrival_ = 1;
   absl::Status bad_result_;  // a result that does not answer its plan
   internal::v1::StepResult result_;
+  BlockEvents block_events_;  // since they were delivered last; watch 0: nobody asks
 };
 
 Engine::Impl::Impl(EngineOptions options)
@@ -213,6 +218,12 @@ void Engine::Impl::Stop(absl::Status why) {
   intake_.Close(StoppedError(why));
 }
 
+void Engine::Impl::WatchBlocks(uint64_t watch) {
+  PAGODA_CHECK(options_.block_sink != nullptr);
+  wanted_watch_.store(watch, std::memory_order_release);
+  intake_.Wake();
+}
+
 // ---- Engine thread
 
 absl::Status Engine::Impl::Run() {
@@ -234,6 +245,7 @@ absl::Status Engine::Impl::Run() {
     }
     SetGauges(scheduler_, pool_, options_.metrics);
     Deliver();
+    DeliverBlocks();
     if (are_lost || *applied || *planned) continue;
     options_.pipe->Wait(intake_.wake_fd(), requests_.next_deadline_ns());
   }
@@ -389,6 +401,29 @@ void Engine::Impl::Deliver() {
   if (!outputs_.empty()) options_.sink->Deliver(outputs_.Take());
 }
 
+void Engine::Impl::SwitchBlockWatch(uint64_t watch) {
+  block_events_ = {.watch = watch, .block_size = options_.config.block_size()};
+  pool_.set_events(watch == 0 ? nullptr : &block_events_);
+  if (watch == 0) return;
+  pool_.SettleEvents();
+  block_events_.events.clear();
+  block_events_.tokens.clear();
+  block_events_.AddCleared();
+  pool_.AppendAll(&block_events_);
+}
+
+void Engine::Impl::DeliverBlocks() {
+  const uint64_t wanted = wanted_watch_.load(std::memory_order_acquire);
+  if (wanted != block_events_.watch) SwitchBlockWatch(wanted);
+  if (wanted == 0) return;
+  pool_.SettleEvents();
+  if (block_events_.empty()) return;
+  BlockEvents delivered = {.watch = wanted, .block_size = block_events_.block_size};
+  delivered.events.swap(block_events_.events);
+  delivered.tokens.swap(block_events_.tokens);
+  options_.block_sink->DeliverBlocks(std::move(delivered));
+}
+
 void Engine::Impl::EndAll(const absl::Status& status) {
   TakeIntake();
   const int64_t now_ns = options_.clock->NowNs();
@@ -409,6 +444,7 @@ absl::Status Engine::Submit(Request request) { return impl_->Submit(std::move(re
 void Engine::Cancel(RequestKey key) { impl_->Cancel(key); }
 absl::Status Engine::Run() { return impl_->Run(); }
 void Engine::Drain() { impl_->Drain(); }
+void Engine::WatchBlocks(uint64_t watch) { impl_->WatchBlocks(watch); }
 void Engine::Stop(absl::Status why) { impl_->Stop(std::move(why)); }
 int32_t Engine::num_live_requests() const { return impl_->num_live_requests(); }
 

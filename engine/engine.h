@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "engine/ids.h"
+#include "engine/kv/block_events.h"
 #include "engine/metrics.h"
 #include "engine/output.h"
 #include "engine/request.h"
@@ -24,13 +25,14 @@ struct EngineOptions {
   int32_t kv_window = 0;  // tokens that every layer sees at most; 0: some layer sees all
   parallel::StepPipe* pipe = nullptr;    // outlives the engine
   OutputSink* sink = nullptr;            // outlives the engine
+  BlockEventSink* block_sink = nullptr;  // outlives the engine; null: blocks cannot be watched
   EngineMetrics* metrics = nullptr;      // outlives the engine
   const Tokenizer* tokenizer = nullptr;  // outlives the engine; null: token ids only
   const Clock* clock = &Clock::Monotonic();
 };
 
-// Schedules, plans, applies. Submit, Cancel, Drain and Stop are thread-safe; Run is the engine
-// thread.
+// Schedules, plans, applies. Submit, Cancel, WatchBlocks, Drain and Stop are thread-safe; Run is
+// the engine thread.
 class Engine {
  public:
   explicit Engine(EngineOptions options);
@@ -43,6 +45,12 @@ class Engine {
   absl::Status Submit(Request request);
   // Ends a request early with kCancelled; unknown keys are ignored.
   void Cancel(RequestKey key);
+
+  // What the prefix cache holds is told to block_sink from the next round on: first kCleared and
+  // everything that can be found, then every change, under the number `watch`; until another is
+  // given. 0: nothing is told, which costs nothing. Telling everything takes the engine thread as
+  // long as copying the cached tokens.
+  void WatchBlocks(uint64_t watch);
 
   // Runs steps until Stop. Lost workers are replaced and requests go on; when workers are lost more
   // often than the configuration allows, every request ends with UNAVAILABLE and Run returns why.

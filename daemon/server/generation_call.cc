@@ -73,7 +73,7 @@ absl::Status GenerationCall::Prepare(engine::Request* request) {
       .drawn_seed = absl::Uniform<uint64_t>(Random())};
   PAGODA_ASSIGN_OR_RETURN(ConvertedRequest converted, Convert(origin));
   const std::string request_id = converted.started.request_id();
-  PAGODA_RETURN_IF_ERROR(services_.request_ids->Insert(request_id));
+  PAGODA_RETURN_IF_ERROR(services_.request_ids->Insert(request_id, key_));
   live_id_ = request_id;
   *request = std::move(converted.request);
   converter_.emplace(services_.model, std::move(converted.started), std::move(converted.echo_text));
@@ -90,8 +90,11 @@ void GenerationCall::Admit() {
   // From Attach on the shard owns the call, which may even be gone when Submit returns.
   const CallServices& services = services_;
   const engine::RequestKey key = key_;
+  const std::string request_id = live_id_;
   services.shards->Attach(this);
   services.shards->NoteSubmitted(key, services.engine->Submit(std::move(request)));
+  // An abort that came before found nothing to cancel.
+  if (services.request_ids->WasAborted(request_id, key)) services.engine->Cancel(key);
 }
 
 void GenerationCall::NoteOutput(const engine::OutputDelta& delta) {

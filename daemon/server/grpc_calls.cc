@@ -63,8 +63,14 @@ absl::StatusOr<ConvertedRequest> GrpcStreamCall::Convert(const CallOrigin& origi
   return ParseAndConvert<v1::StreamGenerateRequest>(*request_, *services().model, origin);
 }
 
+absl::optional<grpc::ByteBuffer> GrpcStreamCall::Render(v1::StreamGenerateResponse event) {
+  return SerializeReply(event);
+}
+
 void GrpcStreamCall::Write(Messages messages, bool more) {
-  in_flight_ = SerializeReply(messages.front());
+  absl::optional<grpc::ByteBuffer> bytes = Render(std::move(messages.front()));
+  if (!bytes.has_value()) return HandleWritten();
+  in_flight_ = *std::move(bytes);
   // With more to follow the transport may wait for it, so that one packet carries both. Not on the
   // first write: it carries the initial metadata, whose sending gRPC leaves to the next write when
   // the message may wait, and its completion, which that next write waits for, never comes.
@@ -75,7 +81,9 @@ void GrpcStreamCall::Write(Messages messages, bool more) {
 }
 
 void GrpcStreamCall::WriteLast(Messages messages) {
-  in_flight_ = SerializeReply(messages.front());
+  absl::optional<grpc::ByteBuffer> bytes = Render(std::move(messages.front()));
+  if (!bytes.has_value()) return Finish(absl::OkStatus());
+  in_flight_ = *std::move(bytes);
   StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);
 }
 

@@ -10,7 +10,7 @@
 // reactions. `context` and `request` are gRPC's, which keeps them until OnDone.
 namespace pagoda::daemon {
 
-class GrpcStreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public StreamCall {
+class GrpcStreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public StreamCall {
  public:
   GrpcStreamCall(const CallServices& services,
                  grpc::CallbackServerContext* context,
@@ -22,11 +22,16 @@ class GrpcStreamCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, 
   void OnCancel() override { HandleCancel(); }
   void OnDone() override { delete this; }
 
- private:
+ protected:
   absl::StatusOr<ConvertedRequest> Convert(const CallOrigin& origin) override;
+  // Owner: what goes to the client for an event; absent: nothing.
+  virtual absl::optional<grpc::ByteBuffer> Render(v1::StreamGenerateResponse event);
+  void Finish(const absl::Status& status) override;
+  const grpc::ByteBuffer& request_bytes() const { return *request_; }
+
+ private:
   void Write(Messages messages, bool more) override;
   void WriteLast(Messages messages) override;
-  void Finish(const absl::Status& status) override;
   void CutOff(const absl::Status& status) override;
 
   grpc::CallbackServerContext* const context_;

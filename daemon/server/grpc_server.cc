@@ -12,6 +12,7 @@
 #include "grpcpp/server_builder.h"
 #include "kernels/base/status_macros.h"
 #include "pagoda/v1/inference.grpc.pb.h"
+#include "vllm/grpc/engine/vllm_engine.grpc.pb.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -19,9 +20,9 @@ namespace {
 // Finds clients that are gone without a word and would hold KV blocks.
 constexpr int kKeepaliveTimeMs = 60'000;
 constexpr int kKeepaliveTimeoutMs = 20'000;
-// Clients ping as often as this while a long prefill is silent; gRPC's own limit of five minutes
-// would cut them off.
-constexpr int kMinPingIntervalMs = 10'000;
+// Clients ping every 10 s while a long prefill is silent, which may arrive a little closer
+// together; gRPC's own limit of five minutes would cut them off, as would one of just 10 s.
+constexpr int kMinPingIntervalMs = 8'000;
 // Per connection; also what rapid resets run into.
 constexpr int kMaxConcurrentStreams = 4096;
 // gRPC's 8 KiB is short for trace and authentication headers.
@@ -47,8 +48,8 @@ void SetLimits(const GrpcServer::Options& options, grpc::ServerBuilder* builder)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
-                                                              grpc::Service* service) {
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
+    Options options, const std::vector<grpc::Service*>& services) {
   PAGODA_RETURN_IF_ERROR(PrepareAddress(options.address));
   // Both are process-wide switches that builders read; there is one server.
   grpc::EnableDefaultHealthCheckService(true);
@@ -57,7 +58,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(Options options,
   SetLimits(options, &builder);
   int port = 0;
   builder.AddListeningPort(options.address.ToString(), grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(service);
+  for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return ExplainBindFailure(options.address);
   if (!options.address.is_unix()) options.address.port = static_cast<uint16_t>(port);
@@ -72,6 +73,7 @@ void GrpcServer::SetServing(bool serving) {
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
   health->SetServingStatus("", serving);
   health->SetServingStatus(v1::InferenceService::service_full_name(), serving);
+  health->SetServingStatus(vllm::grpc::engine::VllmEngine::service_full_name(), serving);
 }
 
 void GrpcServer::Shutdown(absl::Time deadline) {

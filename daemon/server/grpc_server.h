@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -21,12 +22,13 @@ class GrpcServer {
     size_t max_inbound_bytes = 0;
   };
 
-  // Listens, with health NOT_SERVING. `service` outlives the server. UNAVAILABLE or ALREADY_EXISTS,
+  // Listens, with health NOT_SERVING. `services` outlive the server. UNAVAILABLE or ALREADY_EXISTS,
   // in one line with what to do, when the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(Options options, grpc::Service* service);
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
+      Options options, const std::vector<grpc::Service*>& services);
   ~GrpcServer();
 
-  // What grpc.health.v1 answers for "" and for pagoda.v1.InferenceService.
+  // What grpc.health.v1 answers for "" and for each service.
   void SetServing(bool serving);
   // With the port that was bound.
   const ListenAddress& address() const { return options_.address; }

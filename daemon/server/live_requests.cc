@@ -4,14 +4,29 @@
 
 namespace pagoda::daemon {
 
-absl::Status LiveRequestIds::Insert(const std::string& request_id) {
+absl::Status LiveRequestIds::Insert(const std::string& request_id, engine::RequestKey key) {
   MutexLock lock(&mutex_);
-  return ids_.insert(request_id).second ? absl::OkStatus() : RequestIdInUseError(request_id);
+  const bool is_new = live_.try_emplace(request_id, Live{.key = key}).second;
+  return is_new ? absl::OkStatus() : RequestIdInUseError(request_id);
 }
 
 void LiveRequestIds::Erase(const std::string& request_id) {
   MutexLock lock(&mutex_);
-  ids_.erase(request_id);
+  live_.erase(request_id);
+}
+
+absl::optional<engine::RequestKey> LiveRequestIds::Abort(const std::string& request_id) {
+  MutexLock lock(&mutex_);
+  const auto found = live_.find(request_id);
+  if (found == live_.end()) return absl::nullopt;
+  found->second.is_aborted = true;
+  return found->second.key;
+}
+
+bool LiveRequestIds::WasAborted(const std::string& request_id, engine::RequestKey key) const {
+  MutexLock lock(&mutex_);
+  const auto found = live_.find(request_id);
+  return found != live_.end() && found->second.key == key && found->second.is_aborted;
 }
 
 void CallCounter::Begin() {

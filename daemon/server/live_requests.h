@@ -6,9 +6,10 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "engine/ids.h"
 #include "kernels/base/mutex.h"
 
@@ -18,12 +19,22 @@ namespace pagoda::daemon {
 class LiveRequestIds {
  public:
   // ALREADY_EXISTS when the id is in use.
-  absl::Status Insert(const std::string& request_id);
+  absl::Status Insert(const std::string& request_id, engine::RequestKey key);
   void Erase(const std::string& request_id);
+  // Somebody else than its caller wants the request to end. Its key, which the engine may not know
+  // yet: whoever submits it asks WasAborted afterwards. Absent: there is no such request.
+  absl::optional<engine::RequestKey> Abort(const std::string& request_id);
+  // Whether the request of that id is still that one, and has been aborted.
+  bool WasAborted(const std::string& request_id, engine::RequestKey key) const;
 
  private:
-  Mutex mutex_;
-  absl::flat_hash_set<std::string> ids_ ABSL_GUARDED_BY(mutex_);
+  struct Live {
+    engine::RequestKey key;
+    bool is_aborted = false;
+  };
+
+  mutable Mutex mutex_;
+  absl::flat_hash_map<std::string, Live> live_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Numbers generation calls, and counts them from their arrival until their transport is done with

@@ -31,6 +31,8 @@
 #include "daemon/server/rpc_error.h"
 #include "daemon/server/signal_thread.h"
 #include "daemon/server/text_pool.h"
+#include "daemon/server/vllm/engine_service.h"
+#include "daemon/server/vllm/kv_event_hub.h"
 #include "engine/engine.h"
 #include "engine/model/kv_pool.h"
 #include "kernels/base/device_fault.h"
@@ -109,7 +111,9 @@ class Daemon {
   CallServices services_;
   std::unique_ptr<OutputShards> shards_;
   std::unique_ptr<TextPool> text_pool_;
+  std::unique_ptr<KvEventHub> kv_events_;
   std::unique_ptr<InferenceService> service_;
+  std::unique_ptr<EngineService> engine_service_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<GrpcServer> grpc_server_;
   ByteBudget http_body_budget_;
@@ -200,6 +204,14 @@ absl::Status Daemon::Listen() {
                .clock = &clock_,
                .max_stream_buffer_bytes = front_end.max_stream_buffer_bytes()};
   service_ = std::make_unique<InferenceService>(&services_, text_pool_.get(), &state_);
+  kv_events_ = std::make_unique<KvEventHub>(KvEventHub::Options());
+  engine_service_ =
+      std::make_unique<EngineService>(EngineService::Options{.services = &services_,
+                                                             .text_pool = text_pool_.get(),
+                                                             .state = &state_,
+                                                             .engine_metrics = &engine_metrics_,
+                                                             .kv_events = kv_events_.get(),
+                                                             .model_dir = config_.model().path()});
 
   if (!front_end.metrics_address().empty()) {
     PAGODA_ASSIGN_OR_RETURN(ListenAddress address,
@@ -219,7 +231,7 @@ absl::Status Daemon::Listen() {
       GrpcServer::Start({.address = std::move(address),
                          .max_message_bytes = static_cast<int>(front_end.max_message_bytes()),
                          .max_inbound_bytes = kMaxInboundBytes},
-                        service_.get()));
+                         {service_.get(), engine_service_.get()}));
   PAGODA_RETURN_IF_ERROR(ListenHttp());
   LogInfo("gRPC on %s, loading", grpc_server_->address().ToString());
   MutexLock lock(&mutex_);
@@ -325,12 +337,14 @@ absl::Status Daemon::StartEngine() {
                             .kv_window = engine::KvPool::Window(model_.config),
                             .pipe = pool_.get(),
                             .sink = shards_.get(),
+                            .block_sink = kv_events_.get(),
                             .metrics = &engine_metrics_,
                             .tokenizer = model_.tokenizer.get(),
                             .clock = &clock_});
   engine_port_ = std::make_unique<EngineAsPort>(engine_.get());
   services_.engine = engine_port_.get();
   shards_->SetEngine(engine_port_.get());
+  kv_events_->SetWatch([engine = engine_.get()](uint64_t watch) { engine->WatchBlocks(watch); });
   engine_thread_ = std::thread([this] { RunEngine(); });
   pthread_setname_np(engine_thread_.native_handle(), "engine");
   return absl::OkStatus();
@@ -406,8 +420,10 @@ void Daemon::Stop() {
     engine_thread_.join();
   }
   calls_.WaitUntilNone(absl::Now() + kFlushTime);
+  if (kv_events_ != nullptr) kv_events_->EndAll(DrainingError());
   if (http_server_ != nullptr) http_server_->Shutdown(absl::Now() + kShutdownTime);
   if (grpc_server_ != nullptr) grpc_server_->Shutdown(absl::Now() + kShutdownTime);
+  if (kv_events_ != nullptr) kv_events_->Stop();
   if (text_pool_ != nullptr) text_pool_->Stop();
   if (shards_ != nullptr) shards_->Stop();
   if (pool_ != nullptr) pool_->Stop();

@@ -57,7 +57,11 @@ void BlockPool::Unpublish(BlockId block) {
 }
 
 void BlockPool::UnpublishAll() {
+  // One event says it for all.
+  index_.set_events(nullptr);
   for (uint32_t block = 0; block < num_total(); ++block) Unpublish(BlockId(block));
+  index_.set_events(events_);
+  if (events_ != nullptr) events_->AddCleared();
 }
 
 }  // namespace pagoda::engine

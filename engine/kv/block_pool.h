@@ -38,6 +38,17 @@ class BlockPool {
   // A used or cached block with this content.
   absl::optional<BlockId> Find(const PrefixIndex::Content& content) { return index_.Find(content); }
 
+  // Tells of contents that begin and end to be found; null: of nothing. `events` outlives this or
+  // the next call.
+  void set_events(BlockEvents* events) {
+    events_ = events;
+    index_.set_events(events);
+  }
+  // Everything published so far has been told of after this.
+  void SettleEvents() { index_.Settle(); }
+  // Appends every content that can be found.
+  void AppendAll(BlockEvents* events) { index_.AppendAll(events); }
+
   uint32_t num_references(BlockId block) const { return references_[block.value()]; }
   bool is_published(BlockId block) { return index_.Contains(block); }
   uint32_t num_total() const { return static_cast<uint32_t>(references_.size()); }
@@ -52,6 +63,7 @@ class BlockPool {
  private:
   FreeBlockQueue queue_;
   PrefixIndex index_;
+  BlockEvents* events_ = nullptr;
   std::vector<uint32_t> references_;  // by block; 0: in queue_
   uint32_t num_cached_ = 0;
   uint64_t num_evictions_ = 0;

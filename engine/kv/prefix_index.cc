@@ -26,7 +26,8 @@ void PrefixIndex::Insert(BlockId block, const Content& content) {
   std::copy(content.tokens.begin(),
             content.tokens.end(),
             pending_tokens_.begin() + num_pending_ * block_size_);
-  pending_[num_pending_++] = {block.value(), content.hash, content.parent};
+  pending_[num_pending_++] = {
+      block.value(), content.hash, content.parent, content.is_first, content.is_secret};
 }
 
 void PrefixIndex::Settle() {
@@ -40,7 +41,11 @@ void PrefixIndex::List(const Pending& pending, const TokenId* tokens) {
   const uint32_t block = pending.block;
   Entry& entry = entries_[block];
   PAGODA_CHECK(!entry.is_listed);
-  entry = {.hash = pending.hash, .parent = pending.parent, .is_listed = true};
+  entry = {.hash = pending.hash,
+           .parent = pending.parent,
+           .is_listed = true,
+           .is_first = pending.is_first,
+           .is_secret = pending.is_secret};
   std::copy_n(tokens, block_size_, tokens_.begin() + static_cast<size_t>(block) * block_size_);
   auto [it, is_new] = first_.try_emplace(pending.hash, block);
   if (!is_new) {
@@ -49,6 +54,22 @@ void PrefixIndex::List(const Pending& pending, const TokenId* tokens) {
     it->second = block;
   }
   ++size_;
+  if (events_ != nullptr && is_new && !entry.is_secret) TellStored(block, events_);
+}
+
+void PrefixIndex::TellStored(uint32_t block, BlockEvents* events) const {
+  const Entry& entry = entries_[block];
+  events->AddStored(
+      entry.hash,
+      entry.is_first ? nullptr : &entry.parent,
+      absl::MakeConstSpan(tokens_).subspan(static_cast<size_t>(block) * block_size_, block_size_));
+}
+
+void PrefixIndex::AppendAll(BlockEvents* events) {
+  Settle();
+  for (const auto& [hash, block] : first_) {
+    if (!entries_[block].is_secret) TellStored(block, events);
+  }
 }
 
 bool PrefixIndex::Contains(BlockId block) {
@@ -88,6 +109,7 @@ void PrefixIndex::Erase(BlockId block) {
     first_[entry.hash] = entry.next;
   } else {
     first_.erase(entry.hash);
+    if (events_ != nullptr && !entry.is_secret) events_->AddRemoved(entry.hash);
   }
   entry = Entry{};
   --size_;

@@ -9,6 +9,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "engine/ids.h"
+#include "engine/kv/block_events.h"
 #include "engine/kv/block_hash.h"
 
 namespace pagoda::engine {
@@ -26,6 +27,8 @@ class PrefixIndex {
     BlockHash hash;
     BlockHash parent;
     absl::Span<const TokenId> tokens;
+    bool is_first = false;   // `parent` is the start of a chain, no block
+    bool is_secret = false;  // of a salted scope: not told of
   };
 
   // REQUIRES: !Contains(block).
@@ -39,6 +42,13 @@ class PrefixIndex {
   void Erase(BlockId block);
   size_t size() const { return size_ + num_pending_; }
 
+  // From now on, what begins and ends to be found is appended to `events`; null: nothing is told.
+  void set_events(BlockEvents* events) { events_ = events; }
+  // Does what Insert has put off, and tells of it.
+  void Settle();
+  // Appends everything that can be found, in no order, as if it were stored now.
+  void AppendAll(BlockEvents* events);
+
  private:
   // Blocks under one hash form a doubly linked list, so that erasing one of many is O(1).
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -48,6 +58,8 @@ class PrefixIndex {
     uint32_t previous = kNone;
     uint32_t next = kNone;
     bool is_listed = false;
+    bool is_first = false;
+    bool is_secret = false;
   };
   // A step publishes many blocks, one after the other, and each touches three far places of large
   // tables. So Insert only asks for those places; they are written some blocks later, or by Settle
@@ -57,10 +69,12 @@ class PrefixIndex {
     uint32_t block = 0;
     BlockHash hash;
     BlockHash parent;
+    bool is_first = false;
+    bool is_secret = false;
   };
 
-  void Settle();
   void List(const Pending& pending, const TokenId* tokens);
+  void TellStored(uint32_t block, BlockEvents* events) const;
 
   const uint32_t block_size_;
   size_t size_ = 0;
@@ -70,6 +84,7 @@ class PrefixIndex {
   std::vector<TokenId> pending_tokens_;  // block_size_ each
   size_t num_pending_ = 0;
   absl::flat_hash_map<BlockHash, uint32_t> first_;
+  BlockEvents* events_ = nullptr;
 };
 
 }  // namespace pagoda::engine

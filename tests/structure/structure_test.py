@@ -41,7 +41,7 @@ def room_of_path(path):
 def room_of_include(include):
     if include.startswith("pagoda/internal/"):
         return "proto/internal"
-    if include.startswith(("pagoda/v1/", "google/rpc/", "vllm/")):
+    if include.startswith(("pagoda/v1/", "google/rpc/", "smg/", "vllm/")):
         return "proto/public"
     return room_of_path(include)
 

@@ -63,16 +63,29 @@ ServiceUnderTest::ServiceUnderTest(Options options) {
   service_ = std::make_unique<InferenceService>(&services_, text_pool_.get(), &state_);
   grpc::ServerBuilder builder;
   builder.RegisterService(service_.get());
+  kv_events_ = std::make_unique<KvEventHub>(options.kv_events);
+  kv_events_->SetWatch([this](uint64_t watch) { watch_.store(watch); });
+  engine_service_ =
+      std::make_unique<EngineService>(EngineService::Options{.services = &services_,
+                                                             .text_pool = text_pool_.get(),
+                                                             .state = &state_,
+                                                             .engine_metrics = &engine_metrics_,
+                                                             .kv_events = kv_events_.get(),
+                                                             .model_dir = options.model_dir});
+  builder.RegisterService(engine_service_.get());
   if (!options.address.empty()) {
     builder.AddListeningPort(options.address, grpc::InsecureServerCredentials());
   }
   server_ = builder.BuildAndStart();
-  stub_ = v1::InferenceService::NewStub(server_->InProcessChannel(grpc::ChannelArguments()));
+  const auto channel = server_->InProcessChannel(grpc::ChannelArguments());
+  stub_ = v1::InferenceService::NewStub(channel);
+  engine_stub_ = engine_pb::VllmEngine::NewStub(channel);
 }
 
 ServiceUnderTest::~ServiceUnderTest() {
   server_->Shutdown(std::chrono::system_clock::now());
   server_->Wait();
+  kv_events_->Stop();
   text_pool_->Stop();
   shards_->Stop();
 }

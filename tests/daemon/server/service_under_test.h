@@ -13,6 +13,7 @@
 #include "daemon/server/inference_service.h"
 #include "daemon/server/output_shards.h"
 #include "daemon/server/text_pool.h"
+#include "daemon/server/vllm/engine_service.h"
 #include "grpcpp/grpcpp.h"
 #include "kernels/base/mutex.h"
 #include "tests/daemon/server/fake_model.h"
@@ -61,6 +62,8 @@ class ServiceUnderTest {
     const Clock* clock = &Clock::Monotonic();
     // An address to listen on beside the in-process channel; empty: none.
     std::string address;
+    std::string model_dir;
+    KvEventHub::Options kv_events;
   };
 
   explicit ServiceUnderTest(Options options);
@@ -68,7 +71,12 @@ class ServiceUnderTest {
   ~ServiceUnderTest();
 
   v1::InferenceService::Stub& stub() { return *stub_; }
+  engine_pb::VllmEngine::Stub& engine_stub() { return *engine_stub_; }
   FakeEngine& engine() { return engine_; }
+  KvEventHub& kv_events() { return *kv_events_; }
+  // What the hub has asked the engine for last.
+  uint64_t watch() const { return watch_.load(); }
+  engine::EngineMetrics& engine_metrics() { return engine_metrics_; }
   OutputShards& shards() { return *shards_; }
   ServerMetrics& metrics() { return metrics_; }
   CallCounter& calls() { return calls_; }
@@ -84,12 +92,17 @@ class ServiceUnderTest {
   LiveRequestIds request_ids_;
   CallCounter calls_;
   std::atomic<ServingState> state_{ServingState::kReady};
+  std::atomic<uint64_t> watch_{0};
+  engine::EngineMetrics engine_metrics_;
   CallServices services_;
   std::unique_ptr<OutputShards> shards_;
   std::unique_ptr<TextPool> text_pool_;
   std::unique_ptr<InferenceService> service_;
+  std::unique_ptr<KvEventHub> kv_events_;
+  std::unique_ptr<EngineService> engine_service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::InferenceService::Stub> stub_;
+  std::unique_ptr<engine_pb::VllmEngine::Stub> engine_stub_;
 };
 
 // Deltas of a request, made short.

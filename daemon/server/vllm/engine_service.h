@@ -1,0 +1,102 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/server/generation_call.h"
+#include "daemon/server/serving_state.h"
+#include "daemon/server/text_pool.h"
+#include "daemon/server/vllm/kv_event_hub.h"
+#include "daemon/server/vllm/server_description.h"
+#include "daemon/server/vllm/tokenizer_bundle.h"
+#include "engine/metrics.h"
+#include "vllm/grpc/engine/vllm_engine.grpc.pb.h"
+
+namespace pagoda::daemon {
+
+using EngineServiceBase = engine_pb::VllmEngine::WithRawCallbackMethod_Generate<
+    engine_pb::VllmEngine::WithRawCallbackMethod_Embed<
+        engine_pb::VllmEngine::WithRawCallbackMethod_HealthCheck<
+            engine_pb::VllmEngine::WithRawCallbackMethod_Abort<
+                engine_pb::VllmEngine::WithRawCallbackMethod_GetModelInfo<
+                    engine_pb::VllmEngine::WithRawCallbackMethod_GetServerInfo<
+                        engine_pb::VllmEngine::WithRawCallbackMethod_GetLoads<
+                            engine_pb::VllmEngine::WithRawCallbackMethod_GetTokenizer<
+                                engine_pb::VllmEngine::WithRawCallbackMethod_SubscribeKvEvents<
+                                    engine_pb::VllmEngine::Service>>>>>>>>>;
+
+// vllm.grpc.engine.VllmEngine, what inference gateways speak. As InferenceService: requests arrive
+// as bytes and are parsed by text threads.
+class EngineService final : public EngineServiceBase {
+ public:
+  struct Options {
+    // All outlive the service. `services` need not be complete while the state is kLoading.
+    const CallServices* services = nullptr;
+    TextPool* text_pool = nullptr;
+    const std::atomic<ServingState>* state = nullptr;
+    const engine::EngineMetrics* engine_metrics = nullptr;
+    KvEventHub* kv_events = nullptr;
+    std::string model_dir;
+  };
+
+  explicit EngineService(const Options& options);
+
+  // gRPC's threads.
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* HealthCheck(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetLoads(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* GetTokenizer(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* SubscribeKvEvents(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) override;
+
+ private:
+  ServingState state() const { return options_.state->load(std::memory_order_acquire); }
+  // Once loaded, runs `handle` on a text thread and answers with what it says.
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* Answer(
+      grpc::CallbackServerContext* context,
+      const grpc::ByteBuffer* request,
+      grpc::ByteBuffer* response,
+      absl::StatusOr<Response> (EngineService::*handle)(const Request&));
+  template <typename Request>
+  absl::StatusOr<Request> Parse(const grpc::ByteBuffer& bytes) const;
+
+  // ---- Text threads
+  absl::StatusOr<engine_pb::AbortResponse> AbortRequests(const engine_pb::AbortRequest& request);
+  absl::StatusOr<engine_pb::GetModelInfoResponse> TellModel(
+      const engine_pb::GetModelInfoRequest& request);
+  absl::StatusOr<engine_pb::GetServerInfoResponse> TellServer(
+      const engine_pb::GetServerInfoRequest& request);
+  absl::StatusOr<engine_pb::GetLoadsResponse> TellLoads(const engine_pb::GetLoadsRequest& request);
+  absl::StatusOr<std::shared_ptr<const TokenizerBundle>> FindBundle(
+      const grpc::ByteBuffer& request_bytes);
+
+  const Options options_;
+  const int64_t start_ns_;
+  std::atomic<int64_t> last_receive_unix_ns_{0};
+  TokenizerBundleCache bundles_;
+  ThroughputMeter throughput_;
+};
+
+}  // namespace pagoda::daemon
