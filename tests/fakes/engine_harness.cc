@@ -39,6 +39,34 @@ void CollectingSink::Deliver(std::vector<OutputDelta> deltas) {
   }
 }
 
+void CollectingBlockSink::DeliverBlocks(BlockEvents events) {
+  ++num_deliveries;
+  const bool begins = events.watch != watch;
+  watch = events.watch;
+  if (events.empty() || (begins && events.events[0].kind != BlockEvent::Kind::kCleared))
+    violation = "a watch that does not begin with cleared";
+  size_t num_stored = 0;
+  for (const BlockEvent& event : events.events) {
+    switch (event.kind) {
+      case BlockEvent::Kind::kStored:
+        ++num_stored;
+        if (!stored.insert(event.hash).second) violation = "stored twice";
+        if (event.has_parent) parents[event.hash] = event.parent;
+        break;
+      case BlockEvent::Kind::kRemoved:
+        if (stored.erase(event.hash) != 1) violation = "removed without being stored";
+        parents.erase(event.hash);
+        break;
+      case BlockEvent::Kind::kCleared:
+        ++num_cleared;
+        stored.clear();
+        parents.clear();
+        break;
+    }
+  }
+  if (events.tokens.size() != num_stored * events.block_size) violation = "tokens are missing";
+}
+
 std::vector<TokenId> Prompt(int32_t size, TokenId first) {
   std::vector<TokenId> prompt;
   for (int32_t i = 0; i < size; ++i) prompt.push_back((first + i * 7) % 100);
@@ -77,6 +105,7 @@ EngineHarness::EngineHarness(const Options& o)
                                              .kv_window = options.kv_window,
                                              .pipe = &pipe,
                                              .sink = &sink,
+                                             .block_sink = &block_sink,
                                              .metrics = &metrics,
                                              .tokenizer = options.tokenizer,
                                              .clock = &clock});

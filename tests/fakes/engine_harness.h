@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,18 @@ class CollectingSink : public OutputSink {
   std::function<void(const OutputDelta&)> on_delta;
 };
 
+// Follows block events, and notes what contradicts those before.
+class CollectingBlockSink : public BlockEventSink {
+ public:
+  void DeliverBlocks(BlockEvents events) override;
+
+  std::set<uint64_t> stored;             // by hash
+  std::map<uint64_t, uint64_t> parents;  // of those stored that have one
+  uint64_t watch = 0;
+  int num_deliveries = 0, num_cleared = 0;
+  std::string violation;
+};
+
 // A prompt of tokens below 100; equal `first`, equal tokens.
 std::vector<TokenId> Prompt(int32_t size, TokenId first = 1);
 
@@ -88,6 +101,7 @@ class EngineHarness {
   FakeClock clock;
   FakeStepPipe pipe;
   CollectingSink sink;
+  CollectingBlockSink block_sink;
   EngineMetrics metrics;
   std::unique_ptr<Engine> engine;
 

@@ -36,7 +36,8 @@ void AddConfigFile(const std::string& model_dir, engine_pb::GetModelInfoResponse
   if (!config.ok()) return;
   if (const auto type = config->find("model_type"); type != config->end() && type->is_string())
     info->set_model_type(type->get<std::string>());
-  if (const auto pad = config->find("pad_token_id"); pad != config->end() && pad->is_number())
+  const auto pad = config->find("pad_token_id");
+  if (pad != config->end() && pad->is_number_unsigned() && pad->get<uint64_t>() <= INT32_MAX)
     info->set_pad_token_id(pad->get<int32_t>());
 }
 

@@ -1,5 +1,6 @@
 #include "engine/kv/prefix_index.h"
 
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -41,6 +42,55 @@ TEST(PrefixIndexTest, KeepsDuplicatesAndCollisionsApart) {
   index.Erase(BlockId(0));
   EXPECT_FALSE(index.Find(content).has_value());
   EXPECT_EQ(index.size(), 0u);
+}
+
+using Kind = BlockEvent::Kind;
+
+// "+3<1" (stored after 1), "-3" (removed), "0" (cleared).
+std::string Told(BlockEvents* events) {
+  std::string text;
+  for (const BlockEvent& event : events->events) {
+    if (event.kind == Kind::kCleared) text += "0 ";
+    if (event.kind == Kind::kRemoved) text += "-" + std::to_string(event.hash) + " ";
+    if (event.kind != Kind::kStored) continue;
+    text += "+" + std::to_string(event.hash);
+    if (event.has_parent) text += "<" + std::to_string(event.parent);
+    text += " ";
+  }
+  events->events.clear();
+  return text;
+}
+
+TEST(PrefixIndexTest, TellsOfContentsNotOfBlocks) {
+  PrefixIndex index(16, 2);
+  const PrefixIndex::Content first = {
+      .hash = kHash, .parent = kParent, .tokens = kTokens, .is_first = true};
+  const PrefixIndex::Content second = {
+      .hash = {.low = 5, .high = 9}, .parent = kHash, .tokens = kTokens};
+  const PrefixIndex::Content secret = {
+      .hash = {.low = 6, .high = 9}, .parent = kParent, .tokens = kTokens, .is_secret = true};
+  index.Insert(BlockId(0), first);  // nobody listens
+  index.Settle();
+  BlockEvents events;
+  index.set_events(&events);
+  index.Insert(BlockId(1), first);  // can be found already
+  index.Insert(BlockId(2), second);
+  index.Insert(BlockId(3), secret);
+  EXPECT_EQ(Told(&events), "");  // put off
+  index.Settle();
+  EXPECT_EQ(Told(&events), "+5<3 ");
+  EXPECT_EQ(events.tokens, kTokens);
+  index.AppendAll(&events);
+  const std::string all = Told(&events);
+  EXPECT_TRUE(all == "+3 +5<3 " || all == "+5<3 +3 ") << all;
+  index.Erase(BlockId(0));
+  EXPECT_EQ(Told(&events), "");  // can still be found
+  index.Erase(BlockId(1));
+  index.Erase(BlockId(3));
+  EXPECT_EQ(Told(&events), "-3 ");
+  index.set_events(nullptr);
+  index.Erase(BlockId(2));
+  EXPECT_EQ(Told(&events), "");
 }
 
 }  // namespace
