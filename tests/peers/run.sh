@@ -13,4 +13,5 @@ mkdir -p build/peers
   proto/pagoda/v1/inference.proto proto/google/rpc/status.proto proto/google/rpc/error_details.proto
 PYTHONPATH=build/peers "$venv/bin/python" tests/peers/grpcio_peer.py "$pagoda"
 "$venv/bin/python" tests/peers/openai_peer.py "$pagoda"
+tests/peers/engine_protocol.sh "$pagoda"
 tests/peers/tokenizers.sh "$pagoda"
