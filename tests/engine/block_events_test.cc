@@ -12,7 +12,7 @@ namespace {
 using Steps = std::vector<std::function<void()>>;
 
 // Each step submits something, and is taken when everything before has ended.
-void RunInTurn(EngineHarness& h, const Steps& steps) {
+void RunSteps(EngineHarness& h, const Steps& steps) {
   size_t next = 0;
   steps[next++]();
   const absl::Status status = h.RunToEnd([&](int) {
@@ -46,18 +46,18 @@ struct Followed {
 TEST(BlockEventsTest, NothingIsToldUnlessSomebodyWatches) {
   EngineHarness h(EngineHarness::DefaultOptions());
   int num_deliveries = 0;
-  RunInTurn(h,
-            {[&] { Submit(h, Prompt(20), 10); },
-             [&] {
-               EXPECT_EQ(h.block_sink.num_deliveries, 0);
-               h.engine->WatchBlocks(1);
-               Submit(h, Prompt(3), 1);
-             },
-             [&] {
-               num_deliveries = h.block_sink.num_deliveries;
-               h.engine->WatchBlocks(0);
-               Submit(h, Prompt(20, 50), 10);
-             }});
+  RunSteps(h,
+           {[&] { Submit(h, Prompt(20), 10); },
+            [&] {
+              EXPECT_EQ(h.block_sink.num_deliveries, 0);
+              h.engine->WatchBlocks(1);
+              Submit(h, Prompt(3), 1);
+            },
+            [&] {
+              num_deliveries = h.block_sink.num_deliveries;
+              h.engine->WatchBlocks(0);
+              Submit(h, Prompt(20, 50), 10);
+            }});
   // 20 prompt tokens and all of the output but the last, in blocks of 4.
   EXPECT_EQ(h.block_sink.stored.size(), 7u);
   EXPECT_EQ(h.block_sink.parents.size(), 6u);
@@ -68,13 +68,13 @@ TEST(BlockEventsTest, SaltedRequestsAreNotTold) {
   EngineHarness h(EngineHarness::DefaultOptions());
   h.engine->WatchBlocks(1);
   Followed followed;
-  RunInTurn(h,
-            {[&] {
-               Request salted = h.NewRequest(Prompt(20), 10);
-               salted.cache_salt = "tenant";
-               ASSERT_TRUE(h.Submit(salted).ok());
-             },
-             [&] { followed.WatchAnew(h); }});
+  RunSteps(h,
+           {[&] {
+              Request salted = h.NewRequest(Prompt(20), 10);
+              salted.cache_salt = "tenant";
+              ASSERT_TRUE(h.Submit(salted).ok());
+            },
+            [&] { followed.WatchAnew(h); }});
   EXPECT_EQ(h.block_sink.num_cleared, 2);
   EXPECT_TRUE(h.block_sink.stored.empty());
   followed.ExpectSame(h);
@@ -121,7 +121,7 @@ TEST(BlockEventsTest, FollowingTheChangesIsKnowingTheCache) {
     Followed followed;
     Steps steps(6, submit_some);
     steps.push_back([&] { followed.WatchAnew(h); });
-    RunInTurn(h, steps);
+    RunSteps(h, steps);
     EXPECT_GT(h.metrics.kv_evictions.value(), 0u);
     followed.ExpectSame(h);
     if (testing::Test::HasFailure()) FAIL() << "seed " << seed;

@@ -30,10 +30,10 @@ def free_port():
 
 
 class Daemon:
-    def __init__(self, binary, *flags):
+    def __init__(self, binary, *flags, model=MODEL):
         self.address = f"127.0.0.1:{free_port()}"
         self.process = subprocess.Popen(
-            [binary, "serve", str(MODEL), f"--grpc-address={self.address}", "--metrics-address=127.0.0.1:0", *flags],
+            [binary, "serve", str(model), f"--grpc-address={self.address}", "--metrics-address=127.0.0.1:0", *flags],
             stderr=subprocess.DEVNULL)
 
     def __enter__(self):

@@ -237,7 +237,8 @@ def main():
             description(stub, channel)
             kv_events(stub)
             concurrent(stub)
-    pings(binary)
+    if "--no-pings" not in sys.argv:
+        pings(binary)
     return peers.report()
 
 

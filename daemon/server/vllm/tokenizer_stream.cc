@@ -10,7 +10,7 @@
 namespace pagoda::daemon {
 namespace {
 
-constexpr size_t kPieceBytes = size_t{64} << 10;
+constexpr size_t kTokenizerPieceBytes = size_t{64} << 10;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void TokenizerStream::Begin(absl::StatusOr<std::shared_ptr<const TokenizerBundle
 
 void TokenizerStream::StartNextPiece() {
   smg::grpc::common::GetTokenizerChunk chunk;
-  const size_t num_bytes = std::min(bundle_->zip.size() - num_sent_bytes_, kPieceBytes);
+  const size_t num_bytes = std::min(bundle_->zip.size() - num_sent_bytes_, kTokenizerPieceBytes);
   chunk.set_data(bundle_->zip.data() + num_sent_bytes_, num_bytes);
   num_sent_bytes_ += num_bytes;
   const bool is_last = num_sent_bytes_ == bundle_->zip.size();

@@ -145,13 +145,13 @@ TEST(RequestTranslationTest, ConstraintsBecomeOurs) {
               ElementsAre("a", "b"));
 }
 
-struct BadField {
+struct RefusedField {
   const char* request;
   const char* field;
 };
 
 TEST(RequestTranslationTest, ErrorsNameTheClientsFields) {
-  const BadField kCases[] = {
+  const RefusedField kCases[] = {
       {"# no input", "input"},
       {"tokenized {}", "tokenized.input_ids"},
       {"tokenized { input_ids: [1, 300] }", "tokenized.input_ids[1]"},
@@ -187,7 +187,7 @@ TEST(RequestTranslationTest, ErrorsNameTheClientsFields) {
       {"sampling_params { regex: '(' }", "sampling_params.regex"},
       {"sampling_params { grammar: 'x' }", "sampling_params.grammar"},
       {"sampling_params { choice {} }", "sampling_params.choice"}};
-  for (const BadField& c : kCases) {
+  for (const RefusedField& c : kCases) {
     const auto converted = ToEngine(c.request);
     ASSERT_FALSE(converted.ok()) << c.request;
     EXPECT_EQ(converted.status().code(), absl::StatusCode::kInvalidArgument) << c.request;
