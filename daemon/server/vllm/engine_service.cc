@@ -17,6 +17,9 @@
 namespace pagoda::daemon {
 namespace {
 
+// A request of this size is parsed in microseconds.
+constexpr size_t kMaxInlineBytes = 4096;
+
 absl::Status CheckLoaded(ServingState state) {
   return state == ServingState::kLoading ? LoadingError() : absl::OkStatus();
 }
@@ -26,6 +29,7 @@ absl::Status CheckLoaded(ServingState state) {
 EngineService::EngineService(const Options& options)
     : options_(options),
       start_ns_(options.services->clock->NowNs()),
+      model_info_(DescribeForGateway(*options.services->model, options.model_dir)),
       bundles_(options.model_dir),
       throughput_(start_ns_) {}
 
@@ -51,11 +55,14 @@ grpc::ServerUnaryReactor* EngineService::Answer(
     return absl::OkStatus();
   };
   absl::Status status = CheckLoaded(state());
-  if (status.ok()) {
+  if (status.ok() && request->Length() > kMaxInlineBytes) {
     status = options_.text_pool->Post(request->Length(),
                                       [reactor, run] { reactor->Finish(ToGrpcStatus(run())); });
+    if (status.ok()) return reactor;
+  } else if (status.ok()) {
+    status = run();
   }
-  if (!status.ok()) reactor->Finish(ToGrpcStatus(status));
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 
@@ -138,8 +145,6 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::SubscribeKvEvents(
   return stream;
 }
 
-// ---- Text threads
-
 absl::StatusOr<engine_pb::AbortResponse> EngineService::AbortRequests(
     const engine_pb::AbortRequest& request) {
   for (const std::string& id : request.request_ids()) {
@@ -151,7 +156,7 @@ absl::StatusOr<engine_pb::AbortResponse> EngineService::AbortRequests(
 
 absl::StatusOr<engine_pb::GetModelInfoResponse> EngineService::TellModel(
     const engine_pb::GetModelInfoRequest& /*request*/) {
-  return DescribeForGateway(*options_.services->model, options_.model_dir);
+  return model_info_;
 }
 
 absl::StatusOr<engine_pb::GetServerInfoResponse> EngineService::TellServer(
@@ -188,6 +193,8 @@ absl::StatusOr<engine_pb::GetLoadsResponse> EngineService::TellLoads(
                                             options_.engine_metrics->generation_tokens.value()));
   return response;
 }
+
+// ---- Text threads
 
 absl::StatusOr<std::shared_ptr<const TokenizerBundle>> EngineService::FindBundle(
     const grpc::ByteBuffer& request_bytes) {

@@ -29,11 +29,12 @@ using EngineServiceBase = engine_pb::VllmEngine::WithRawCallbackMethod_Generate<
                                     engine_pb::VllmEngine::Service>>>>>>>>>;
 
 // vllm.grpc.engine.VllmEngine, what inference gateways speak. As InferenceService: requests arrive
-// as bytes and are parsed by text threads.
+// as bytes, and those that may be long are parsed by text threads.
 class EngineService final : public EngineServiceBase {
  public:
   struct Options {
-    // All outlive the service. `services` need not be complete while the state is kLoading.
+    // All outlive the service. `services` need not be complete while the state is kLoading, but for
+    // the model and the clock.
     const CallServices* services = nullptr;
     TextPool* text_pool = nullptr;
     const std::atomic<ServingState>* state = nullptr;
@@ -72,7 +73,9 @@ class EngineService final : public EngineServiceBase {
 
  private:
   ServingState state() const { return options_.state->load(std::memory_order_acquire); }
-  // Once loaded, runs `handle` on a text thread and answers with what it says.
+  // Once loaded, answers with what `handle` says: at once, so that a daemon whose text threads have
+  // all hands full still takes aborts and tells its load; on a text thread when the request is
+  // long.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Answer(
       grpc::CallbackServerContext* context,
@@ -82,18 +85,20 @@ class EngineService final : public EngineServiceBase {
   template <typename Request>
   absl::StatusOr<Request> Parse(const grpc::ByteBuffer& bytes) const;
 
-  // ---- Text threads
+  // ---- Any thread; quick
   absl::StatusOr<engine_pb::AbortResponse> AbortRequests(const engine_pb::AbortRequest& request);
   absl::StatusOr<engine_pb::GetModelInfoResponse> TellModel(
       const engine_pb::GetModelInfoRequest& request);
   absl::StatusOr<engine_pb::GetServerInfoResponse> TellServer(
       const engine_pb::GetServerInfoRequest& request);
   absl::StatusOr<engine_pb::GetLoadsResponse> TellLoads(const engine_pb::GetLoadsRequest& request);
+  // ---- Text threads
   absl::StatusOr<std::shared_ptr<const TokenizerBundle>> FindBundle(
       const grpc::ByteBuffer& request_bytes);
 
   const Options options_;
   const int64_t start_ns_;
+  const engine_pb::GetModelInfoResponse model_info_;
   std::atomic<int64_t> last_receive_unix_ns_{0};
   TokenizerBundleCache bundles_;
   ThroughputMeter throughput_;

@@ -231,6 +231,19 @@ TEST(EngineServiceTest, DescribesItself) {
   EXPECT_EQ(health.message(), "loading");
 }
 
+TEST(EngineServiceTest, ADaemonWithAllHandsFullStillTakesAbortsAndTellsItsLoad) {
+  ServiceUnderTest service({.max_waiting_tasks = 0});
+  EXPECT_EQ(GenerateStatus(&service, TokensRequest(true)).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(Abort(&service, {"any"}).ok());
+  grpc::ClientContext context;
+  engine_pb::GetLoadsResponse loads;
+  EXPECT_TRUE(service.engine_stub().GetLoads(&context, {}, &loads).ok());
+  // A long one waits its turn.
+  EXPECT_EQ(Abort(&service, {std::string(100'000, 'x')}).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST(EngineServiceTest, TheTokenizerComesInPieces) {
   const fixtures::TemporaryDir dir;
   std::string noise(200'000, '\0');
