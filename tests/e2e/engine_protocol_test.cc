@@ -282,7 +282,7 @@ class CacheView {
   }
   ~CacheView() {
     context_.TryCancel();
-    reader_->Finish();
+    if (!has_finished_) reader_->Finish();
   }
 
   bool ReadBatch() {
@@ -302,7 +302,10 @@ class CacheView {
     }
     return true;
   }
-  grpc::Status Finish() { return reader_->Finish(); }
+  grpc::Status Finish() {
+    has_finished_ = true;
+    return reader_->Finish();
+  }
 
   // Tokens of the cached prefix of `ids`.
   size_t CachedTokens(const std::vector<uint32_t>& ids) const {
@@ -337,6 +340,7 @@ class CacheView {
 
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<smg_pb::KvEventBatch>> reader_;
+  bool has_finished_ = false;
   uint64_t last_;
   std::map<int64_t, Block> blocks_;
 };
