@@ -83,7 +83,8 @@ TEST(BlockEventsTest, SaltedRequestsAreNotTold) {
               salted.cache_salt = "tenant";
               ASSERT_TRUE(h.Submit(salted).ok());
             },
-            [&] { followed.WatchAnew(h); }});
+            [&] { SubmitShort(h); }},
+           [&] { followed.WatchAnew(h); });
   EXPECT_EQ(h.block_sink.num_cleared, 2);
   EXPECT_TRUE(h.block_sink.stored.empty());
   followed.ExpectSame(h);
