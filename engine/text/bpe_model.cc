@@ -14,6 +14,7 @@
 #include "engine/text/byte_alphabet.h"
 #include "engine/text/utf8.h"
 #include "engine/text/word_cache.h"
+#include "engine/text/word_table.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
@@ -22,13 +23,10 @@ namespace {
 // Beyond this the parser no longer knows how long an array is.
 constexpr size_t kMaxMerges = (size_t{1} << 24) - 2;
 
-// Whole pieces to ids, for ignore_merges.
-using WordTable = absl::flat_hash_map<std::string, TokenId>;
-
 struct BpeTables {
   BpeSymbols symbols;
   MergeTable merges{0};
-  WordTable words = {};  // empty unless ignore_merges
+  WordTable words = {};  // whole pieces; empty unless ignore_merges
   // No token reaches over the place before a blank's mark that follows another character, so words
   // can be told apart there and be found in the cache.
   bool splits_at_marks = false;
@@ -101,12 +99,10 @@ class BpeModel final : public TokenModel {
   // To scratch.word_ids.
   absl::Status EncodeWord(absl::string_view word, BpeScratch& scratch) const {
     scratch.word_ids.clear();
-    if (!tables_.words.empty()) {
-      const auto whole = tables_.words.find(word);
-      if (whole != tables_.words.end()) {
-        scratch.word_ids.push_back(whole->second);
-        return absl::OkStatus();
-      }
+    const TokenId whole = tables_.words.Find(word);
+    if (whole != WordTable::kNoToken) {
+      scratch.word_ids.push_back(whole);
+      return absl::OkStatus();
     }
     PAGODA_RETURN_IF_ERROR(tables_.symbols.Append(word, &scratch.word_ids));
     scratch.merger.Run(tables_.merges, &scratch.word_ids);
@@ -190,6 +186,15 @@ class MergeReader {
   };
 
   absl::Status Flush() {
+    // Where a spelling is, its text, and what is done with it: a round for each.
+    for (size_t i = 0; i < size_; ++i) {
+      parts_.vocabulary.PrefetchSpelling(items_[i].left_hash);
+      parts_.vocabulary.PrefetchSpelling(items_[i].right_hash);
+    }
+    for (size_t i = 0; i < size_; ++i) {
+      parts_.vocabulary.PrefetchText(items_[i].left_hash);
+      parts_.vocabulary.PrefetchText(items_[i].right_hash);
+    }
     for (size_t i = 0; i < size_; ++i) PAGODA_RETURN_IF_ERROR(Resolve(rank_ + i, &items_[i]));
     for (size_t i = 0; i < size_; ++i) {
       const Item& item = items_[i];
@@ -257,21 +262,17 @@ absl::StatusOr<MergeTable> ReadMerges(const TokenModelParts& parts) {
 
 // Tokens of more than one symbol that text may become as a whole.
 WordTable ReadWords(const TokenModelParts& parts) {
-  WordTable words;
-  words.reserve(parts.vocabulary.size());
+  TokenBytesTable words;
   std::string bytes;
   for (TokenId id = 0; id < parts.vocabulary.size(); ++id) {
-    const absl::optional<absl::string_view> spelling = parts.vocabulary.Spelling(id);
-    if (!spelling || parts.is_hidden[id]) continue;
-    bytes.clear();
-    if (!parts.is_byte_level) {
-      bytes = std::string(*spelling);
-    } else if (!byte_alphabet::AppendBytes(*spelling, &bytes)) {
-      continue;
+    absl::string_view word = parts.vocabulary.Spelling(id).value_or("");
+    if (parts.is_byte_level) {
+      bytes.clear();
+      word = byte_alphabet::AppendBytes(word, &bytes) ? bytes : absl::string_view();
     }
-    if (bytes.size() > 1) words.emplace(bytes, id);
+    words.Append(word.size() > 1 && !parts.is_hidden[id] ? word : absl::string_view());
   }
-  return words;
+  return WordTable(std::move(words));
 }
 
 // Whether no token holds a mark right after another character.

@@ -25,7 +25,7 @@ class Translator {
     while (!rest_.empty()) {
       if (rest_.front() == '\\') {
         PAGODA_RETURN_IF_ERROR(Escape());
-      } else if (in_class_) {
+      } else if (in_class()) {
         PAGODA_RETURN_IF_ERROR(ClassCharacter());
       } else {
         PAGODA_RETURN_IF_ERROR(PlainCharacter());
@@ -52,6 +52,8 @@ class Translator {
     rest_.remove_prefix(num_bytes);
   }
 
+  bool in_class() const { return class_depth_ > 0; }
+
   absl::Status Escape() {
     if (rest_.size() < 2) return Refuse("a backslash at the end");
     const char letter = rest_[1];
@@ -63,7 +65,7 @@ class Translator {
         Replace(2, kNotSpace);
         return absl::OkStatus();
       case 'w':
-        Replace(2, in_class_ ? std::string(kWordMembers) : absl::StrCat("[", kWordMembers, "]"));
+        Replace(2, in_class() ? std::string(kWordMembers) : absl::StrCat("[", kWordMembers, "]"));
         return absl::OkStatus();
       case 'v':  // one character; PCRE2 means every kind of vertical space
         Replace(2, "\\x0B");
@@ -72,7 +74,7 @@ class Translator {
       case 'P':
         return Property();
       case 'W':
-        if (in_class_) return Refuse("\\W in a class");
+        if (in_class()) return Refuse("\\W in a class");
         Replace(2, absl::StrCat("[^", kWordMembers, "]"));
         return absl::OkStatus();
       default:
@@ -101,16 +103,38 @@ class Translator {
   }
 
   absl::Status ClassCharacter() {
-    if (rest_.front() == '[') return Refuse("a class in a class");
     if (absl::StartsWith(rest_, "&&")) return Refuse("&& in a class");
-    if (rest_.front() == ']') in_class_ = false;
+    if (rest_.front() == '[') return BeginInnerClass();
+    if (rest_.front() != ']') {
+      Copy(1);
+      return absl::OkStatus();
+    }
+    if (--class_depth_ > 0) return EndInnerClass();
     Copy(1);
+    return absl::OkStatus();
+  }
+
+  // The members of a class in a class are its own, so its brackets go. A hyphen beside them would
+  // come to mean a range.
+  absl::Status BeginInnerClass() {
+    for (const absl::string_view opening : {"[^", "[:", "[]", "[-"}) {
+      if (absl::StartsWith(rest_, opening)) return Refuse(absl::StrCat(opening, " in a class"));
+    }
+    if (absl::EndsWith(out_, "-")) return Refuse("a class in a range");
+    ++class_depth_;
+    rest_.remove_prefix(1);
+    return absl::OkStatus();
+  }
+  absl::Status EndInnerClass() {
+    rest_.remove_prefix(1);
+    if (absl::EndsWith(out_, "-") || absl::StartsWith(rest_, "-"))
+      return Refuse("a class in a range");
     return absl::OkStatus();
   }
 
   absl::Status PlainCharacter() {
     if (rest_.front() == '[') {
-      in_class_ = true;
+      class_depth_ = 1;
       Copy(absl::StartsWith(rest_, "[^") ? 2 : 1);
       // The first ] is refused because the two disagree on an empty class.
       return absl::StartsWith(rest_, "]") ? Refuse("] first in a class") : absl::OkStatus();
@@ -156,7 +180,7 @@ class Translator {
 
   absl::string_view rest_;
   const absl::string_view pattern_;
-  bool in_class_ = false;
+  int class_depth_ = 0;  // 0: outside
   std::string out_;
 };
 

@@ -125,16 +125,22 @@ Json PostProcessorOf(const SentencePieceFile& file, const TokenizerConfig& confi
           {"special_tokens", std::move(special)}};
 }
 
+// Blanks that a text loses at its front. Where extra ones are removed from texts, a decoded one
+// loses that of every piece before its first letter; such a vocabulary has no piece that begins
+// with two.
+int NumStripped(const SentencePieceFile& file) {
+  constexpr int kAll = 1000;
+  if (file.remove_extra_whitespaces) return kAll;
+  return file.add_dummy_prefix ? 1 : 0;
+}
+
 Json DecoderOf(const SentencePieceFile& file) {
   return {{"type", "Sequence"},
           {"decoders",
            {{{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}},
             {{"type", "ByteFallback"}},
             {{"type", "Fuse"}},
-            {{"type", "Strip"},
-             {"content", " "},
-             {"start", file.add_dummy_prefix ? 1 : 0},
-             {"stop", 0}}}}};
+            {{"type", "Strip"}, {"content", " "}, {"start", NumStripped(file)}, {"stop", 0}}}}};
 }
 
 }  // namespace

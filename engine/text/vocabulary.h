@@ -36,6 +36,15 @@ class Vocabulary {
     return absl::Hash<absl::string_view>()(spelling);
   }
   void Prefetch(uint64_t hash) const { __builtin_prefetch(&slots_[Home(hash)]); }
+  // ... of what its home holds: nearly always itself.
+  void PrefetchSpelling(uint64_t hash) const {
+    const TokenId id = slots_[Home(hash)].id;
+    if (id != kNoToken) __builtin_prefetch(&spellings_[id]);
+  }
+  void PrefetchText(uint64_t hash) const {
+    const TokenId id = slots_[Home(hash)].id;
+    if (id != kNoToken) __builtin_prefetch(spellings_[id].data());
+  }
   absl::optional<TokenId> Find(absl::string_view spelling, uint64_t hash) const;
   // Not set for ids that no token has.
   absl::optional<absl::string_view> Spelling(TokenId id) const;

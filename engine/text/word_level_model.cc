@@ -1,17 +1,14 @@
 #include "engine/text/word_level_model.h"
 
-#include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "engine/text/word_table.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
 namespace {
-
-using WordTable = absl::flat_hash_map<std::string, TokenId>;
 
 class WordLevelModel final : public TokenModel {
  public:
@@ -19,9 +16,9 @@ class WordLevelModel final : public TokenModel {
       : words_(std::move(words)), unknown_id_(unknown_id) {}
 
   absl::Status Encode(absl::string_view piece, Scratch&, std::vector<TokenId>* ids) const override {
-    const auto word = words_.find(piece);
-    if (word != words_.end()) {
-      ids->push_back(word->second);
+    const TokenId word = words_.Find(piece);
+    if (word != WordTable::kNoToken) {
+      ids->push_back(word);
     } else if (unknown_id_) {
       ids->push_back(*unknown_id_);
     } else {
@@ -43,14 +40,14 @@ absl::StatusOr<std::unique_ptr<TokenModel>> MakeWordLevelModel(const TokenModelP
   const JsonElement& element = parts.element;
   if (parts.is_byte_level)
     return element.Error("a WordLevel model after the pre-tokenizer ByteLevel is not supported");
-  WordTable words;
-  words.reserve(parts.vocabulary.size());
+  TokenBytesTable words;
   for (TokenId id = 0; id < parts.vocabulary.size(); ++id) {
-    const absl::optional<absl::string_view> spelling = parts.vocabulary.Spelling(id);
-    if (spelling && !parts.is_hidden[id]) words.emplace(*spelling, id);
+    const absl::string_view spelling = parts.vocabulary.Spelling(id).value_or("");
+    words.Append(parts.is_hidden[id] ? absl::string_view() : spelling);
   }
   PAGODA_ASSIGN_OR_RETURN(const absl::string_view unknown, element.StringOr("unk_token", "<unk>"));
-  return std::make_unique<WordLevelModel>(std::move(words), parts.vocabulary.Find(unknown));
+  return std::make_unique<WordLevelModel>(WordTable(std::move(words)),
+                                          parts.vocabulary.Find(unknown));
 }
 
 }  // namespace pagoda::engine

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Random Unicode strings through Pagoda and the `sentencepiece` library, on models without a tokenizer.json.
 
-usage: sentencepiece_peer.py PAGODA_BINARY [--strings=N]
+usage: sentencepiece_peer.py PAGODA_BINARY [--strings=N] [--seed=S]
 """
+import argparse
 import io
-import json
 import sys
 import tempfile
 
@@ -51,14 +51,15 @@ def check(pagoda, name, model, strings):
 
 
 def main():
-    number = 100_000
-    for argument in sys.argv[2:]:
-        if argument.startswith("--strings="):
-            number = int(argument.split("=")[1])
-    generator = tokenizer_peer.Strings(seed=2)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("pagoda")
+    parser.add_argument("--strings", type=int, default=100_000)
+    parser.add_argument("--seed", default="2")
+    options = parser.parse_known_args()[0]  # others are those of tokenizer_peer.py
+    generator = tokenizer_peer.Strings(options.seed)
     # The library takes U+0000 for the end of nothing in particular; no text holds one.
-    strings = [generator.next().replace("\0", "") for _ in range(number)]
-    differences = sum(check(sys.argv[1], name, train(options), strings) for name, options in MODELS.items())
+    strings = [generator.next().replace("\0", "") for _ in range(options.strings)]
+    differences = sum(check(options.pagoda, name, train(model), strings) for name, model in MODELS.items())
     print(f"sentencepiece: {differences} differences")
     return 1 if differences else 0
 

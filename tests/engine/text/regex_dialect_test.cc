@@ -36,6 +36,8 @@ TEST(RegexDialect, PublishedPatternsCompile) {
       // DeepSeek V3.
       R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
       R"([一-龥぀-ゟ゠-ヿ]+)",
+      // Bloom.
+      R"( ?[^(\s|[.,!?…。，、।۔،])]+)",
       // Possessive quantifiers other than intervals mean the same in both.
       R"([^\r\n\p{L}\p{N}]?+\p{L}++|\p{Han}+)",
   };
@@ -55,6 +57,13 @@ TEST(RegexDialect, ClassesAreOniguruma) {
   EXPECT_THAT(Matches(R"(\p{Han}+)", "漢\u3001字"), ElementsAre("漢", "字"));
   EXPECT_THAT(Matches(R"(\p{^L}+)", "a1-b"), ElementsAre("1-"));
   EXPECT_THAT(Matches(R"(\P{^L}+)", "a1-b"), ElementsAre("a", "b"));
+}
+
+TEST(RegexDialect, AClassInAClassIsPartOfIt) {
+  // Bloom's: nothing of what the inner class has, no blank, no bracket and no bar.
+  EXPECT_THAT(Matches(R"( ?[^(\s|[.,!?…。，、।۔،])]+)", "ab (c|d) e.f,g। h)i"),
+              ElementsAre("ab", "c", "d", " e", "f", "g", " h", "i"));
+  EXPECT_THAT(Matches(R"([a[b-d[x]]\]]+)", "zabcdx]e["), ElementsAre("abcdx]"));
 }
 
 TEST(RegexDialect, LinesAndDotsAreRubys) {
@@ -77,8 +86,14 @@ TEST(RegexDialect, WhatDiffersIsRefusedWithItsPlace) {
       {R"(\bx)", "\\b"},
       {R"((a)\1)", "\\1 at byte 3"},
       {R"([a&&b])", "&& in a class"},
-      {R"([a[bc]])", "a class in a class at byte 2"},
-      {R"([[:alpha:]])", "a class"},
+      {R"([a[^bc]])", "[^ in a class at byte 2"},
+      {R"([[:alpha:]])", "[: in a class"},
+      {R"([a[]b]])", "[] in a class"},
+      {R"([a[-b]])", "[- in a class"},
+      {R"([a-[bc]])", "a class in a range"},
+      {R"([[ab]-c])", "a class in a range"},
+      {R"([[a-]b])", "a class in a range"},
+      {R"([a[b&&c]])", "&& in a class"},
       {R"([]a])", "] first in a class"},
       {R"(a{2}+)", "{n,m}+ at byte 1"},
       {R"(a{,3})", "{,n}"},

@@ -94,6 +94,8 @@ TEST(SentencePiece, Unigram) {
   for (const auto& [text, ids] : kCases)
     EXPECT_EQ((*tokenizer)->Encode(text, {.add_special_tokens = false}).value(), ids) << text;
   EXPECT_EQ((*tokenizer)->Decode({6, 3, 5}, true), "a b");
+  // Extra blanks are removed from decoded texts too.
+  EXPECT_EQ((*tokenizer)->Decode({3, 3, 5, 3, 3, 5}, true), "b  b");
 }
 
 TEST(SentencePiece, SpecialTokensByDefaultAndAsConfigured) {
