@@ -1,13 +1,22 @@
 #include "engine/guided/machine.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <utility>
+
+#include "engine/guided/byte_groups.h"
 
 namespace pagoda::engine::guided {
 namespace {
 
 // Of a hash table's entry beside what it holds.
 constexpr size_t kEntryBytes = 48;
+
+// Counts of a top: a top for each up to the first, and one for those between and above. Tokens of
+// more characters than the first are some hundreds of a vocabulary, and are read for each mask.
+constexpr int32_t kMaxExactCount = 16;
+constexpr int32_t kMaxCount = 32;
 
 }  // namespace
 
@@ -31,6 +40,7 @@ void Machine::Clear() {
   keys_.clear();
   flags_.clear();
   next_.clear();
+  strides_.clear();
   kept_bytes_ = 0;
   Intern({});  // kDead
   made_flags_ = 0;
@@ -62,15 +72,14 @@ Machine::State Machine::Intern(StateKey key) {
   return it->second;
 }
 
-void Machine::Enter(int32_t call, Stack below, int32_t min_left, int32_t max_left) {
-  const Automaton::CallEdge& edge = automaton_.call_edges[static_cast<size_t>(call)];
+void Machine::Enter(const Frame& frame) {
+  const Automaton::CallEdge& edge = automaton_.call_edges[static_cast<size_t>(frame.call)];
   const Automaton::State& then = automaton_.states[static_cast<size_t>(edge.to)];
-  const bool is_tail = max_left == 1 && then.accepts != 0 && then.byte_begin == then.byte_end &&
+  const bool is_tail = frame.max_left == 1 && !frame.max_is_rounded && !frame.min_is_rounded &&
+                       then.accepts != 0 && then.byte_begin == then.byte_end &&
                        then.call_begin == then.call_end;
   // Nothing happens between the return of a tail call and that of its caller.
-  const Stack stack =
-      is_tail ? below
-              : Push({.call = call, .min_left = min_left, .max_left = max_left, .below = below});
+  const Stack stack = is_tail ? frame.below : Push(frame);
   Reach(automaton_.rule_starts[static_cast<size_t>(edge.rule)], stack);
 }
 
@@ -79,11 +88,17 @@ void Machine::Return(Stack stack) {
     made_flags_ |= stack == kEmptyStack ? kAccepts : kLeaves;
     return;
   }
-  const Frame frame = frames_[static_cast<size_t>(stack)];
-  const int32_t min_left = std::max(frame.min_left - 1, 0);
-  const int32_t max_left = frame.max_left < 0 ? frame.max_left : frame.max_left - 1;
-  if (min_left == 0) Reach(automaton_.call_edges[static_cast<size_t>(frame.call)].to, frame.below);
-  if (max_left != 0) Enter(frame.call, frame.below, min_left, max_left);
+  Frame frame = frames_[static_cast<size_t>(stack)];
+  frame.min_left = std::max(frame.min_left - 1, 0);
+  if (frame.max_left > 0) --frame.max_left;
+  if ((frame.min_is_rounded && frame.min_left == 0) ||
+      (frame.max_is_rounded && frame.max_left == 0)) {
+    made_flags_ |= kLeaves;
+    return;
+  }
+  if (frame.min_left == 0)
+    Reach(automaton_.call_edges[static_cast<size_t>(frame.call)].to, frame.below);
+  if (frame.max_left != 0) Enter(frame);
 }
 
 Machine::State Machine::MakeState() {
@@ -102,7 +117,7 @@ Machine::State Machine::MakeState() {
     if (place.accepts != 0) Return(member.stack);
     for (int32_t i = place.call_begin; i < place.call_end; ++i) {
       const Automaton::CallEdge& edge = automaton_.call_edges[static_cast<size_t>(i)];
-      Enter(i, member.stack, edge.min, edge.max);
+      Enter({.call = i, .min_left = edge.min, .max_left = edge.max, .below = member.stack});
     }
     if (place.byte_begin != place.byte_end) made_.push_back(member);
   }
@@ -127,6 +142,67 @@ Machine::State Machine::MakeNext(State state, uint8_t byte_class, uint8_t byte) 
   return next;
 }
 
+Machine::Stride Machine::MakeStride(State state) {
+  std::array<State, kNumByteGroups> next_of_group;
+  next_of_group.fill(kUnknown);
+  for (int byte = 0; byte < 256; ++byte) {
+    State& of_group = next_of_group[static_cast<size_t>(ByteGroup(static_cast<uint8_t>(byte)))];
+    if (of_group == kDead) continue;
+    const State next = Next(state, static_cast<uint8_t>(byte));
+    of_group = of_group == kUnknown || of_group == next ? next : kDead;
+  }
+  Stride best;
+  for (const State next : next_of_group) {
+    if (next == kDead || next == best.next) continue;
+    Stride stride = {.next = next};
+    for (int group = 0; group < kNumByteGroups; ++group) {
+      if (next_of_group[static_cast<size_t>(group)] == next) stride.byte_groups |= 1U << group;
+    }
+    if (std::popcount(stride.byte_groups) > std::popcount(best.byte_groups)) best = stride;
+  }
+  if (best.next == kUnknown) return {.next = kDead};
+  if (LongCharactersLead(state, best.next)) best.byte_groups |= kLongCharacters;
+  return best;
+}
+
+bool Machine::LongCharactersLead(State from, State to) {
+  std::vector<State> states, next_states;
+  const auto read = [&](uint8_t low, uint8_t high) {
+    next_states.clear();
+    for (const State state : states)
+      for (int byte = low; byte <= high; ++byte)
+        next_states.push_back(Next(state, static_cast<uint8_t>(byte)));
+    std::sort(next_states.begin(), next_states.end());
+    next_states.erase(std::unique(next_states.begin(), next_states.end()), next_states.end());
+    states.swap(next_states);
+  };
+  for (const LongCharacters& range : kLongCharacterRanges) {
+    states = {from};
+    read(range.first_low, range.first_high);
+    read(range.second_low, range.second_high);
+    for (int i = 0; i < range.num_more; ++i) read(0x80, 0xBF);
+    if (states.size() != 1 || states[0] != to) return false;
+  }
+  return true;
+}
+
+bool Machine::ReadsAll(State state, uint32_t byte_groups, uint32_t num_characters) {
+  if (byte_groups == kAnyBytes) return false;
+  for (; num_characters > 0; --num_characters) {
+    if (strides_.size() <= static_cast<size_t>(state)) strides_.resize(flags_.size());
+    if (strides_[static_cast<size_t>(state)].next == kUnknown) {
+      const Stride made = MakeStride(state);
+      strides_[static_cast<size_t>(state)] = made;
+      kept_bytes_ += sizeof(Stride);
+    }
+    const Stride& stride = strides_[static_cast<size_t>(state)];
+    if ((byte_groups & ~stride.byte_groups) != 0) return false;
+    if (stride.next == state) return true;
+    state = stride.next;
+  }
+  return true;
+}
+
 Machine::Stack Machine::Cut(Stack stack) {
   std::vector<Frame> kept;
   while (stack != kEmptyStack && stack != kCutStack) {
@@ -135,12 +211,17 @@ Machine::Stack Machine::Cut(Stack stack) {
     kept.push_back(frame);
     stack = frame.below;
   }
+  const auto round = [&](int32_t* count, bool* is_rounded) {
+    *count = std::min(*count, options_.count_cap);
+    if (*count <= kMaxExactCount) return;
+    *count = *count < kMaxCount ? kMaxExactCount : kMaxCount;
+    *is_rounded = true;
+  };
   Stack cut = kCutStack;
   for (auto frame = kept.rbegin(); frame != kept.rend(); ++frame) {
-    const int32_t cap = options_.count_cap;
     frame->below = cut;
-    frame->min_left = std::min(frame->min_left, cap);
-    if (frame->max_left < 0 || frame->max_left > cap) frame->max_left = cap;
+    round(&frame->min_left, &frame->min_is_rounded);
+    round(&frame->max_left, &frame->max_is_rounded);
     cut = Push(*frame);
   }
   return cut;

@@ -50,8 +50,14 @@ class Machine {
   // Of a state that comes from Top: what was left out of the stack may have been reached.
   bool leaves(State state) const { return (flags_[static_cast<size_t>(state)] & kLeaves) != 0; }
 
-  // The state with only so much of its stacks as the innermost rule and its repetitions need: many
-  // states have one top, and read alike until they leave it.
+  // Whether every text of at most `num_characters` characters of these groups (byte_groups.h) can
+  // be read from `state`, a live one. May say no where it can: only those that lead the same way
+  // count.
+  bool ReadsAll(State state, uint32_t byte_groups, uint32_t num_characters);
+
+  // The state with only so much of its stacks as the innermost rule and its repetitions need, and
+  // with large counts rounded down: many states have one top, and read alike until they leave it,
+  // which they do too where such a count is used up.
   State Top(State state);
 
   // A state was not made because of max_members.
@@ -70,17 +76,25 @@ class Machine {
   static constexpr Stack kEmptyStack = 0, kCutStack = 1;
 
   // A call under way: of call edge `call`, so often more at least and at most (-1: no bound), the
-  // one at work included.
+  // one at work included. Of a top: what a count is may be more.
   struct Frame {
-    int32_t call;
-    int32_t min_left;
-    int32_t max_left;
-    Stack below;
+    int32_t call = 0;
+    int32_t min_left = 0;
+    int32_t max_left = 0;
+    Stack below = kEmptyStack;
+    bool min_is_rounded = false;
+    bool max_is_rounded = false;
 
     friend bool operator==(const Frame&, const Frame&) = default;
     template <typename H>
     friend H AbslHashValue(H h, const Frame& f) {
-      return H::combine(std::move(h), f.call, f.min_left, f.max_left, f.below);
+      return H::combine(std::move(h),
+                        f.call,
+                        f.min_left,
+                        f.max_left,
+                        f.below,
+                        f.min_is_rounded,
+                        f.max_is_rounded);
     }
   };
   struct Member {
@@ -105,13 +119,22 @@ class Machine {
     }
   };
 
+  // Where most characters lead, and the groups of which all do.
+  struct Stride {
+    State next = kUnknown;
+    uint32_t byte_groups = 0;
+  };
+
   State MakeNext(State state, uint8_t byte_class, uint8_t byte);
+  Stride MakeStride(State state);
+  // Every character of several bytes leads from one state to the other.
+  bool LongCharactersLead(State from, State to);
   // Makes the state of everything that `reached_` leads to without reading.
   State MakeState();
   void Reach(int32_t place, Stack stack) { todo_.push_back({place, stack}); }
   // The rule that the top frame called has ended.
   void Return(Stack stack);
-  void Enter(int32_t call, Stack below, int32_t min_left, int32_t max_left);
+  void Enter(const Frame& frame);
   Stack Push(const Frame& frame);
   State Intern(StateKey key);
   Stack Cut(Stack stack);
@@ -127,6 +150,7 @@ class Machine {
   std::vector<const StateKey*> keys_;  // by state
   std::vector<uint8_t> flags_;
   std::vector<State> next_;                        // [state, class]
+  std::vector<Stride> strides_;                    // by state, those that were asked for
   absl::node_hash_map<StateKey, State> state_of_;  // its keys stay where they are
   State start_ = kDead;
   bool overflowed_ = false;

@@ -6,6 +6,9 @@
 namespace pagoda::engine::guided {
 namespace {
 
+// Nodes of a subtree that is worth a look at all of it.
+constexpr uint32_t kLargeSubtree = 8;
+
 // Ids in kept parts of masks before they are forgotten.
 constexpr size_t kMaxKeptIds = size_t{8} << 20;
 
@@ -35,6 +38,12 @@ Machine::State TokenMasker::NextOfToken(Machine::State state, int32_t token) {
   return state;
 }
 
+bool TokenMasker::ReadsSubtree(Machine::State state, uint32_t node) {
+  const TokenTrie::Below& below = trie_.below(node);
+  return trie_.nodes()[node].end - node >= kLargeSubtree &&
+         machine_.ReadsAll(state, below.byte_groups, below.num_characters);
+}
+
 // The first walk of a string's inside looks at every node of the tree: nothing here may cost much.
 void TokenMasker::WalkTop(Machine::State top, Part* part) {
   const std::vector<TokenTrie::Node>& nodes = trie_.nodes();
@@ -59,6 +68,11 @@ void TokenMasker::WalkTop(Machine::State top, Part* part) {
     const Machine::State state = machine_.Next(parent, node.byte);
     const bool has_left = may_have_left_[depth - 1] != 0 || machine_.leaves(parent);
     if (state != Machine::kDead) {
+      if (ReadsSubtree(state, i)) {
+        mark(node.token_begin, nodes[node.end].token_begin, /*lists=*/true);
+        i = node.end;
+        continue;
+      }
       states_[depth] = state;
       may_have_left_[depth] = has_left ? 1 : 0;
       path_[depth - 1] = static_cast<char>(node.byte);
@@ -126,7 +140,10 @@ void TokenMasker::WalkOpen(Machine::State parent,
   uint32_t i = node;
   while (i < nodes[node].end) {
     const Machine::State state = machine_.Next(states_[nodes[i].depth - 1U], nodes[i].byte);
-    if (state != Machine::kDead) {
+    if (state != Machine::kDead && ReadsSubtree(state, i)) {
+      if (lists_allowed) list(nodes[i].token_begin, nodes[nodes[i].end].token_begin);
+      i = nodes[i].end;
+    } else if (state != Machine::kDead) {
       states_[nodes[i].depth] = state;
       if (lists_allowed) list(nodes[i].token_begin, nodes[i + 1].token_begin);
       ++i;

@@ -66,6 +66,8 @@ class TokenMasker {
   const Part& PartOf(Machine::State top);
   void WalkTop(Machine::State top, Part* part);
   void ListWhatIsLeft(Part* part) const;
+  // All of a subtree that is worth the question can be read from `state`, where its node leads.
+  bool ReadsSubtree(Machine::State state, uint32_t node);
   // A place in the tree below which tokens are open.
   static void AddOpen(uint32_t node, absl::string_view path, Part* part);
   // Appends tokens of the subtree at `node` that are allowed, or those that are not.

@@ -3,7 +3,36 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/guided/byte_groups.h"
+
 namespace pagoda::engine::guided {
+namespace {
+
+// After some bytes of a text.
+struct Utf8Place {
+  uint8_t low = 0x80, high = 0xBF;  // of the next byte, inside a character
+  uint8_t num_left = 0;             // bytes that the character lacks
+  bool is_broken = false;           // they are no beginning of a text
+};
+
+Utf8Place NextPlace(const Utf8Place& place, uint8_t byte) {
+  constexpr Utf8Place kBroken = {.is_broken = true};
+  if (place.is_broken) return kBroken;
+  if (place.num_left > 0) {
+    if (byte < place.low || byte > place.high) return kBroken;
+    return {.num_left = static_cast<uint8_t>(place.num_left - 1)};
+  }
+  if (byte < 0x80) return {};
+  for (const LongCharacters& range : kLongCharacterRanges) {
+    if (byte < range.first_low || byte > range.first_high) continue;
+    return {.low = range.second_low,
+            .high = range.second_high,
+            .num_left = static_cast<uint8_t>(range.num_more + 1)};
+  }
+  return kBroken;
+}
+
+}  // namespace
 
 TokenTrie::TokenTrie(std::vector<std::pair<absl::string_view, int32_t>> tokens) {
   tokens.erase(std::remove_if(tokens.begin(),
@@ -58,6 +87,35 @@ void TokenTrie::Index() {
     for (uint32_t t = node.token_begin; t < own_end; ++t)
       bytes_of_[static_cast<size_t>(tokens_[t])] = place;
   }
+  IndexBelow();
+}
+
+void TokenTrie::IndexBelow() {
+  // Where each node is in its character, and its parent.
+  std::vector<Utf8Place> places(num_nodes());
+  std::vector<uint32_t> parent_of(num_nodes(), 0), path;
+  for (uint32_t i = 0; i < num_nodes(); ++i) {
+    path.resize(nodes_[i].depth);
+    if (i > 0) {
+      parent_of[i] = path.back();
+      places[i] = NextPlace(places[path.back()], nodes_[i].byte);
+    }
+    path.push_back(i);
+  }
+  // From the end: what is below a node is known before its parent looks at it.
+  below_.assign(num_nodes(), {});
+  for (uint32_t i = num_nodes(); i-- > 1;) {
+    const Utf8Place& before = places[parent_of[i]];
+    const bool is_long = nodes_[i].byte >= 0x80 && !places[i].is_broken;
+    Below& parent = below_[parent_of[i]];
+    parent.byte_groups |=
+        below_[i].byte_groups | (is_long ? kLongCharacters : 1U << ByteGroup(nodes_[i].byte));
+    const bool begins = before.num_left == 0 || places[i].is_broken;
+    parent.num_characters =
+        std::max(parent.num_characters, below_[i].num_characters + (begins ? 1 : 0));
+  }
+  for (uint32_t i = 1; i < num_nodes(); ++i)
+    if (places[i].num_left > 0 || places[i].is_broken) below_[i].byte_groups = kAnyBytes;
 }
 
 absl::string_view TokenTrie::TokenBytes(int32_t id) const {

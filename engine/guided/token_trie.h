@@ -22,6 +22,12 @@ class TokenTrie {
     uint16_t depth = 0;  // bytes from the root
   };
 
+  // What follows a node.
+  struct Below {
+    uint32_t byte_groups = 0;     // a bit each; inside a character, kAnyBytes
+    uint32_t num_characters = 0;  // of the longest way down; of what is no text, bytes
+  };
+
   // Tokens longer than this are left out: no text needs them.
   static constexpr size_t kMaxTokenBytes = 1024;
 
@@ -30,6 +36,7 @@ class TokenTrie {
 
   // Node 0 is the root; the last one is none, and closes the ranges.
   const std::vector<Node>& nodes() const { return nodes_; }
+  const Below& below(uint32_t node) const { return below_[node]; }
   uint32_t num_nodes() const { return static_cast<uint32_t>(nodes_.size()) - 1; }
   // In order of their bytes.
   const std::vector<int32_t>& tokens() const { return tokens_; }
@@ -43,11 +50,14 @@ class TokenTrie {
  private:
   TokenTrie() = default;
   void Index();
+  void IndexBelow();
 
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;
-  // ---- Derived: bytes of each token by id.
+  // ---- Derived.
+  std::vector<Below> below_;  // by node
   uint32_t max_token_bytes_ = 0;
+  // Bytes of each token by id.
   std::string bytes_;
   std::vector<std::pair<uint32_t, uint32_t>> bytes_of_;
 };
