@@ -16,8 +16,21 @@ constexpr int kTableVersion = 9;
 
 // Absent: it goes with any.
 absl::optional<UScriptCode> ScriptOf(char32_t c) {
-  if (c == U' ') return absl::nullopt;
-  if (c == kProlongedSoundMark) return USCRIPT_HAN;
+  switch (c) {
+    case U' ':
+      return absl::nullopt;
+    case kProlongedSoundMark:
+      return USCRIPT_HAN;
+    // Characters whose script has changed since.
+    case 0x0589:  // Armenian full stop
+    case 0x061C:  // Arabic letter mark
+      return USCRIPT_COMMON;
+    case 0x0953:  // Devanagari accents
+    case 0x0954:
+      return USCRIPT_DEVANAGARI;
+    default:
+      break;
+  }
   UVersionInfo age;
   u_charAge(static_cast<UChar32>(c), age);
   if (age[0] > kTableVersion) return absl::nullopt;
