@@ -64,8 +64,8 @@ TEST(ModelShardTest, RanksHoldTheirPartOfTheWeights) {
   EXPECT_FALSE(RankWeightBytes(model, DType::kBFloat16, 3).ok());
 }
 
-// B079: impossible splits are refused with the three numbers named.
-TEST(ModelShardTest, RefusesWithTheReason) {
+// Impossible splits: the three numbers are named.
+TEST(ModelShardTest, B079_RefusesWithTheReason) {
   EXPECT_THAT(std::string(CheckTensorRanks(LlamaWithHeads(8, 4), 9).message()),
               ::testing::HasSubstr("9 tensor ranks, expected 1 to 8"));
   EXPECT_FALSE(CheckTensorRanks(LlamaWithHeads(8, 4), 0).ok());

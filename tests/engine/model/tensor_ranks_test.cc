@@ -113,7 +113,7 @@ TEST(TensorRanksTest, GiveTheSameInSmallSteps) {
 }
 
 // 5 ids over 4 ranks: 2, 2, 1 and none.
-TEST(TensorRanksTest, VocabulariesThatDoNotDivideArePadded) {
+TEST(TensorRanksTest, B080_VocabulariesThatDoNotDivideArePadded) {
   for (const int64_t vocab_size : {97, 5}) {
     for (const bool tied : {false, true}) {
       fixtures::ModelFiles model = RandomLlama(3, vocab_size);
