@@ -9,16 +9,14 @@ needs cores that the worker leaves alone (--threads, default half of them).
 import argparse
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 import grpc
-from grpcio_peer import ROOT, wait_serving
 from pagoda.v1 import inference_pb2 as pb
 from pagoda.v1 import inference_pb2_grpc as rpc
+from served import ROOT, Served
 
 LIMIT_SECONDS = 3.0
 GOAL = 0.01
@@ -145,19 +143,9 @@ def main():
     parser.add_argument("--threads", type=int, default=max(1, os.cpu_count() // 2))
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        address = f"unix:{folder}/socket"
-        daemon = subprocess.Popen(
-            [options.pagoda, "serve", str(ROOT / "deploy/models/fable-7m"), f"--grpc-address={address}",
-             "--metrics-address=127.0.0.1:0", f"--threads={options.threads}", f"--device={options.device}"],
-            stderr=subprocess.DEVNULL)
-        try:
-            wait_serving(grpc.insecure_channel(address), seconds=60)
-            failed = measure(options, address)
-        finally:
-            daemon.terminate()
-            daemon.wait()
-    return 1 if failed else 0
+    with Served(options.pagoda, ROOT / "deploy/models/fable-7m", f"--threads={options.threads}",
+                f"--device={options.device}") as address:
+        return 1 if measure(options, address) else 0
 
 
 if __name__ == "__main__":

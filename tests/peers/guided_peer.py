@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,9 +19,9 @@ import time
 import jsonschema
 
 import grpc
-from grpcio_peer import ROOT, wait_serving
 from pagoda.v1 import inference_pb2 as pb
 from pagoda.v1 import inference_pb2_grpc as rpc
+from served import ROOT, Served
 
 MODEL = ROOT / "deploy/models/fable-7m"
 CORPUS = json.loads((ROOT / "tests/data/guided/schemas.json").read_text())
@@ -152,17 +151,9 @@ def main():
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         bias = write_model(folder)
-        address = f"unix:{folder}/socket"
-        daemon = subprocess.Popen(
-            [options.pagoda, "serve", folder, f"--grpc-address={address}", "--metrics-address=127.0.0.1:0",
-             f"--device={options.device}", "--load-format=dummy", "--kv-cache-memory=256MiB", "--max-num-seqs=256",
-             "--max-num-batched-tokens=2048"], stderr=subprocess.DEVNULL)
-        try:
-            wait_serving(grpc.insecure_channel(address), seconds=60)
+        with Served(options.pagoda, folder, f"--device={options.device}", "--load-format=dummy", "--max-num-seqs=256",
+                    "--kv-cache-memory=256MiB", "--max-num-batched-tokens=2048") as address:
             bad = compare(options, address, bias)
-        finally:
-            daemon.terminate()
-            daemon.wait()
     print(f"guided: {bad} problems in {time.monotonic() - start:.0f} s")
     return 1 if bad else 0
 
