@@ -11,9 +11,9 @@ packages=(g++ cmake ninja-build pkg-config git ca-certificates
   libspdlog-dev libxxhash-dev libboost-dev)
 case "${1:-}" in
   "") ;;
-  --tests) packages+=(libgtest-dev libgmock-dev libbenchmark-dev python3) ;;
-  --all) packages+=(libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv clang clang-format clang-tidy
-                    libclang-rt-14-dev) ;;
+  --tests) packages+=(libgtest-dev libgmock-dev libbenchmark-dev python3 clang libclang-rt-14-dev) ;;
+  --all) packages+=(libgtest-dev libgmock-dev libbenchmark-dev python3 python3-venv clang libclang-rt-14-dev clang-format
+                    clang-tidy) ;;
   *) echo "usage: $0 [--tests|--all]" >&2; exit 2 ;;
 esac
 
