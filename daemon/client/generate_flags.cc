@@ -283,7 +283,7 @@ void AddSamplingFlags(CLI::App& command, GenerateFlags* flags) {
   command.add_option("--top-k", flags->top_k, "0 or -1: off")->group(group);
   command.add_option("--min-p", flags->min_p, "In [0, 1]")->group(group);
   command.add_option("--typical-p", flags->typical_p, "In (0, 1]")->group(group);
-  command.add_option("--repetition-penalty", flags->repetition_penalty, "In (0, 10]; 1 is none")
+  command.add_option("--repetition-penalty", flags->repetition_penalty, "From 1e-6 to 10; 1 is none")
       ->group(group);
   command.add_option("--frequency-penalty", flags->frequency_penalty, "In [-2, 2]; 0 is none")
       ->group(group);

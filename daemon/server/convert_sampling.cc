@@ -13,7 +13,8 @@ namespace {
 constexpr FloatRange kTemperature{.low = 0.0f};
 constexpr FloatRange kProbability{.low = 0.0f, .high = 1.0f};
 constexpr FloatRange kPositiveProbability{.low = 0.0f, .high = 1.0f, .low_open = true};
-constexpr FloatRange kRepetitionPenalty{.low = 0.0f, .high = 10.0f, .low_open = true};
+// Logits that are divided by less could become infinite.
+constexpr FloatRange kRepetitionPenalty{.low = 1e-6f, .high = 10.0f};
 constexpr FloatRange kOutputPenalty{.low = -2.0f, .high = 2.0f};
 constexpr FloatRange kLengthPenalty{.low = -10.0f, .high = 10.0f};
 constexpr FloatRange kBias{.low = -100.0f, .high = 100.0f};

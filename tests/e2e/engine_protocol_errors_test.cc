@@ -133,7 +133,7 @@ void SetExtreme(engine_pb::GenerateRequest* request, const FieldPlace& place, in
 class EngineProtocolErrors : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    auto daemon = TestDaemon::Start({.flags = {"--max-model-len=256"}});
+    auto daemon = TestDaemon::Start({.flags = {"--max-model-len=64"}});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = daemon->release();
   }
@@ -159,7 +159,7 @@ class EngineProtocolErrors : public ::testing::Test {
   }
   grpc::Status Call(const engine_pb::GenerateRequest& request) {
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(30)));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(120)));
     const auto reader = stub_->Generate(&context, request);
     engine_pb::GenerateResponse message;
     while (reader->Read(&message)) {
@@ -205,7 +205,7 @@ TEST_F(EngineProtocolErrors, EachFieldAlone) {
 TEST_F(EngineProtocolErrors, SeveralFieldsAtOnce) {
   const std::vector<FieldPlace> places = AllFields();
   std::mt19937 random(20);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 150; ++i) {
     engine_pb::GenerateRequest request = Good();
     const uint32_t num_fields = 2 + random() % 4;
     std::string what;

@@ -262,6 +262,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"sampling { typical_p: 0 }", "sampling.typical_p"},
         BadField{"sampling { typical_p: 1.1 }", "sampling.typical_p"},
         BadField{"sampling { repetition_penalty: 0 }", "sampling.repetition_penalty"},
+        BadField{"sampling { repetition_penalty: 1e-40 }", "sampling.repetition_penalty"},
         BadField{"sampling { repetition_penalty: 10.1 }", "sampling.repetition_penalty"},
         BadField{"sampling { frequency_penalty: -2.1 }", "sampling.frequency_penalty"},
         BadField{"sampling { frequency_penalty: 2.1 }", "sampling.frequency_penalty"},
