@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
-import httpx
 import openai
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,15 +45,15 @@ class Daemon:
         keys.write_text(KEY + "\n")
         self.process = subprocess.Popen(
             [binary, "serve", str(ROOT / "deploy/models/fable-7m"), f"--grpc-address=unix:{self.folder.name}/sock",
-             "--metrics-address=", f"--http-address=127.0.0.1:{self.port}", f"--http-api-key-file={keys}",
+             "--metrics-address=127.0.0.1:0", f"--http-address=127.0.0.1:{self.port}", f"--http-api-key-file={keys}",
              "--kv-cache-memory=128MiB", *flags], stderr=subprocess.DEVNULL)
 
     def __enter__(self):
         for _ in range(600):
             try:
-                if httpx.get(f"http://127.0.0.1:{self.port}/health").status_code == 200:
-                    return self
-            except httpx.TransportError:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
+                return self
+            except (urllib.error.URLError, OSError):
                 pass
             time.sleep(0.05)
         raise SystemExit("the daemon does not serve")
