@@ -235,8 +235,10 @@ def retries(binary):
         running = daemon.client().completions.create(**endless)
         next(iter(running))
         client = daemon.client()
-        waiting = threading.Thread(target=lambda: daemon.client().completions.create(**greedy(max_tokens=1)))
+        waiting = threading.Thread(
+            target=lambda: daemon.client(max_retries=10).completions.create(**greedy(max_tokens=1)))
         waiting.start()
+        time.sleep(1)  # so that it is there first
         for _ in range(200):
             try:
                 client.completions.create(**greedy(max_tokens=1))
