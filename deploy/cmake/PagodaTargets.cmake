@@ -20,6 +20,8 @@ if(PAGODA_SANITIZE)
     target_compile_options(pagoda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,object-size,vptr>)
   endif()
   target_link_options(pagoda_flags INTERFACE -fsanitize=${PAGODA_SANITIZE})
+  # Compilers have no common name for it.
+  target_compile_definitions(pagoda_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:PAGODA_SANITIZED>)
 endif()
 if(PAGODA_FUZZERS)
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
