@@ -87,7 +87,8 @@ TEST(StreamGenerateTest, OutputThatWaitsIsMerged) {
   for (const char* text : {"b", "c", "d"})
     service.Deliver(TextDelta(stream.submitted.key, 0, text));
   service.Deliver(FinishedDelta(stream.submitted.key, 0, true));
-  ASSERT_TRUE(Eventually([&] { return service.metrics().stream_coalesced_tokens.load() == 3; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return service.metrics().of(Api::kGrpc).stream_coalesced_tokens.load() == 3; }));
   EXPECT_TRUE(stream.Finish().ok());
   ASSERT_EQ(stream.rest.size(), 3u);
   EXPECT_TRUE(stream.rest[0].has_started());
@@ -232,7 +233,8 @@ TEST(StreamGenerateTest, CancelWithAWriteInFlight) {
   ServiceUnderTest service;
   OpenStream stream(&service);
   service.Deliver(StartedDelta(stream.submitted, "a"));
-  ASSERT_TRUE(Eventually([&] { return service.metrics().stream_messages.load() == 1; }));
+  ASSERT_TRUE(
+      Eventually([&] { return service.metrics().of(Api::kGrpc).stream_messages.load() == 1; }));
   stream.context.TryCancel();
   EXPECT_TRUE(service.engine().WaitForCancel(stream.submitted.key));
   EXPECT_TRUE(Eventually([&] { return service.calls().num_open() == 0; }));
@@ -309,7 +311,7 @@ TEST(StreamGenerateTest, B104TooMuchOutputWaiting) {
   }
   EXPECT_TRUE(service.engine().WaitForCancel(stream.submitted.key));
   EXPECT_FALSE(service.engine().WasCancelled(reading.submitted.key));
-  EXPECT_EQ(service.metrics().stream_stalls.load(), 1u);
+  EXPECT_EQ(service.metrics().of(Api::kGrpc).stream_stalls.load(), 1u);
   EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   service.Deliver(FinishedDelta(reading.submitted.key, 0, true));
   EXPECT_TRUE(reading.Finish().ok());
@@ -321,7 +323,8 @@ TEST(StreamGenerateTest, B104NothingTakenForTooLong) {
   OpenStream stream(&service);
   service.Deliver(StartedDelta(stream.submitted, "a"));
   service.Deliver(TextDelta(stream.submitted.key, 0, "b"));
-  ASSERT_TRUE(Eventually([&] { return service.metrics().stream_coalesced_tokens.load() == 1; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return service.metrics().of(Api::kGrpc).stream_coalesced_tokens.load() == 1; }));
   clock.Advance(absl::Seconds(29));
   absl::SleepFor(absl::Milliseconds(150));  // a sweep passes
   EXPECT_FALSE(service.engine().WasCancelled(stream.submitted.key));
@@ -336,7 +339,8 @@ TEST(StreamGenerateTest, AReaderThatCatchesUpIsLeftAlone) {
   OpenStream stream(&service);
   service.Deliver(StartedDelta(stream.submitted, "a"));
   service.Deliver(TextDelta(stream.submitted.key, 0, "b"));
-  ASSERT_TRUE(Eventually([&] { return service.metrics().stream_coalesced_tokens.load() == 1; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return service.metrics().of(Api::kGrpc).stream_coalesced_tokens.load() == 1; }));
   clock.Advance(absl::Seconds(29));
   stream.Read();
   stream.Read();
@@ -425,7 +429,7 @@ TEST(GenerateTest, RefusedByTheEngine) {
   ASSERT_TRUE(details.ParseFromString(status.error_details()));
   EXPECT_EQ(details.details_size(), 2);  // ErrorInfo and RetryInfo
   const auto queue_full = static_cast<size_t>(RejectReason::kQueueFull);
-  EXPECT_EQ(service.metrics().of(Api::kGrpc).requests_rejected[queue_full].load(), 1u);
+  EXPECT_EQ(service.metrics().requests_rejected[queue_full].load(), 1u);
 }
 
 TEST(GenerateTest, UnlessReadyCallsAreRefusedWithAHint) {
