@@ -8,7 +8,9 @@
 
 namespace pagoda::daemon::openai {
 
-size_t NumStopPositions(const Positions& positions, absl::string_view stop) {
+size_t NumStopPositions(const Positions& positions,
+                        absl::string_view stop,
+                        absl::string_view before) {
   if (positions.empty() || stop.empty()) return 0;
   // The stop string was found when its last byte came, so it ends in the last token.
   const std::string& last = positions.back()->token().token_bytes();
@@ -19,6 +21,7 @@ size_t NumStopPositions(const Positions& positions, absl::string_view stop) {
     const v1::TokenLogprobs& position = *positions[positions.size() - ++num_tail];
     tail.insert(0, position.token().token_bytes());
   }
+  if (num_tail == positions.size()) tail.insert(0, before.data(), before.size());
   const size_t match =
       tail.find(stop.data(), tail.size() - std::min(window, tail.size()), stop.size());
   if (match == std::string::npos) return 0;
@@ -47,7 +50,7 @@ void HeldLogprobs::Finish(absl::string_view stop) {
   if (max_stop_bytes_ == 0) return;
   Positions positions;
   for (const Held& held : held_) positions.push_back(&held.position);
-  held_.resize(held_.size() - NumStopPositions(positions, stop));
+  held_.resize(held_.size() - NumStopPositions(positions, stop, taken_bytes_));
 }
 
 // A stop string ends in the last token or later, and the text ends before it.
@@ -68,7 +71,12 @@ Positions HeldLogprobs::Take() {
     held_.pop_front();
   }
   Positions positions;
-  for (const Held& held : taken_) positions.push_back(&held.position);
+  for (const Held& held : taken_) {
+    positions.push_back(&held.position);
+    if (max_stop_bytes_ > 0) taken_bytes_.append(held.position.token().token_bytes());
+  }
+  if (taken_bytes_.size() > max_stop_bytes_)
+    taken_bytes_.erase(0, taken_bytes_.size() - max_stop_bytes_);
   return positions;
 }
 

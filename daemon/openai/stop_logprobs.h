@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -11,8 +12,11 @@
 // Tokens of a stop string are generated, but the text leaves them out; so do its log-probabilities.
 namespace pagoda::daemon::openai {
 
-// How many of the last positions begin inside the stop string with which they end.
-size_t NumStopPositions(const Positions& positions, absl::string_view stop);
+// How many of the last positions begin inside the stop string with which they end. It may begin in
+// `before`, the bytes of tokens before the first position.
+size_t NumStopPositions(const Positions& positions,
+                        absl::string_view stop,
+                        absl::string_view before = "");
 
 // The log-probabilities of a stream's choice, of which those are held back that may turn out to be
 // a stop string's. Thread-compatible.
@@ -44,6 +48,7 @@ class HeldLogprobs {
   size_t last_begin_ = 0;  // of the last token
   std::deque<Held> held_;
   std::vector<Held> taken_;
+  std::string taken_bytes_;  // the last of them, as many as a stop string may begin in
 };
 
 }  // namespace pagoda::daemon::openai

@@ -78,7 +78,7 @@ TEST(OutputParserTest, LlamaCalls) {
                             {"{\"name\": \"f\", \"parameters\": {\"a\": \"}\"}}; {\"name\": \"g\", "
                              "\"parameters\": {}}"});
   EXPECT_EQ(total.content, "");
-  EXPECT_EQ(total.calls, (std::vector<std::string>{"f: {\"a\":\"}\"}", "g: {}"}));
+  EXPECT_EQ(total.calls, (std::vector<std::string>{"f: {\"a\": \"}\"}", "g: {}"}));
 }
 
 TEST(OutputParserTest, WhatIsNoCallOfTheseToolsIsText) {
