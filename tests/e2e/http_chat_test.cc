@@ -39,13 +39,19 @@ struct Served {
 
 // A model that answers every chat with the tokens of these texts, one after the other.
 fixtures::ModelFiles Saying(const std::vector<std::string>& texts) {
-  fixtures::ChainModelOptions options = {.tokenizer = {.extra_tokens = texts}};
-  const fixtures::ByteTokenizerIds ids = fixtures::IdsOf(options.tokenizer);
+  fixtures::ChainModelOptions options;
+  std::vector<std::string>& extra = options.tokenizer.extra_tokens;
   // The template ends with a line's end.
   std::vector<fixtures::TokenId> tokens = {'\n'};
-  for (size_t i = 0; i < texts.size(); ++i)
-    tokens.push_back(ids.extra + static_cast<fixtures::TokenId>(i));
-  tokens.push_back(ids.im_end);
+  for (const std::string& text : texts) {
+    if (text.size() == 1) {  // every byte has a token
+      tokens.push_back(static_cast<uint8_t>(text[0]));
+      continue;
+    }
+    tokens.push_back(fixtures::IdsOf({}).extra + static_cast<fixtures::TokenId>(extra.size()));
+    extra.push_back(text);
+  }
+  tokens.push_back(fixtures::IdsOf(options.tokenizer).im_end);
   options.next = Chain(tokens);
   return ChainModel(options);
 }

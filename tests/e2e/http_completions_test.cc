@@ -246,7 +246,7 @@ TEST_F(HttpCompletions, Models) {
   const HttpResponse list = HttpGet(port(), "/v1/models");
   EXPECT_EQ(list.status, 200);
   EXPECT_EQ(list.Json()["object"], "list");
-  const json& model = list.Json()["data"][0];
+  const json model = list.Json()["data"][0];
   EXPECT_EQ(model["id"], "fable-7m");
   EXPECT_EQ(model["object"], "model");
   EXPECT_EQ(model["max_model_len"], 2048);

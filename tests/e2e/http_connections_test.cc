@@ -303,9 +303,16 @@ TEST(HttpLimits, BodiesTogetherAreBounded) {
   }));
   EXPECT_EQ(response.Error("code"), "too_many_request_bytes");
   EXPECT_EQ(response.Header("retry-after"), "1");
-  // Those who wait are answered, and those who go make room.
-  ASSERT_TRUE(clients.back()->Send("}"));
-  EXPECT_EQ(clients.back()->Read().status, 400);
+  // Those who wait are answered, and those who go make room. The last bytes of one may have come
+  // while another one tried.
+  int num_read = 0;
+  for (const auto& client : clients) {
+    client->Send("}");
+    const int status = client->Read().status;
+    EXPECT_TRUE(status == 400 || status == 429) << status;
+    num_read += status == 400;
+  }
+  EXPECT_GE(num_read, 1);
   clients.clear();
   EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(5), [&] {
     HttpClient more(daemon->http_port());
