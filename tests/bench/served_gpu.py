@@ -7,7 +7,7 @@ FOLDER holds a folder with a config.json for each shape. Cases (default: all), r
   d  TPOT of one sequence with a short context, of three shapes
   e  TPOT of 64 sequences with a context of 1k
   f  output tokens a second of 1,000 requests of 1,024 + 128 tokens, all at once
-  g  time between a step's last kernel and the next one's first, at 256 sequences, by the GPU's own clock
+  g  time between a step's last kernel and the next one's first, at 256 sequences of three shapes, by the GPU's own clock
   i  start of the process to the first token: dummy weights; with --checkpoint=DIR safetensors in the page cache
 """
 
@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import time
 
+SHAPES = ("llama-3.1-8b", "llama-3.2-1b", "smollm2-135m")
 READ_TB_PER_S = 4.56  # of an H200: what a kernel that only reads reaches
 
 
@@ -112,7 +113,7 @@ def latency_row(report):
 
 def case_d(args):
     rows = {}
-    for name in ("llama-3.1-8b", "llama-3.2-1b", "smollm2-135m"):
+    for name in SHAPES:
         with Daemon(args, shape(args, name)) as daemon:
             daemon.wait_until_ready()
             load = ("-n", "3", "-c", "1", "--input-tokens=32", "--output-tokens=256")
@@ -164,7 +165,7 @@ def gaps_us(path):
 
 def case_g(args):
     rows = {}
-    for name in ("llama-3.1-8b", "smollm2-135m"):
+    for name in SHAPES:
         clock = os.path.join(args.logs, f"clock-{name}.txt")
         with Daemon(args, shape(args, name), f"--step-clock={clock}") as daemon:
             daemon.wait_until_ready()
