@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <exception>
+#include <string_view>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -16,7 +17,21 @@ namespace {
 // Fits the longest flag with its value, so that the helps begin in one column.
 constexpr size_t kHelpColumn = 46;
 
+// The parser takes what follows a flag without a value for its value: `--http-address= MODEL`.
+const char* FlagWithEmptyValue(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--") break;
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) return argv[i];
+  }
+  return nullptr;
+}
+
 int Run(int argc, char** argv) {
+  if (const char* flag = FlagWithEmptyValue(argc, argv); flag != nullptr) {
+    std::fprintf(stderr, "pagoda: %s has an empty value; see pagoda --help\n", flag);
+    return kExitUsage;
+  }
   int exit_code = kExitOk;
   CLI::App app("Pagoda serves large language models.", "pagoda");
   app.set_version_flag("--version", "pagoda " PAGODA_VERSION);

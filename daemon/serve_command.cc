@@ -34,7 +34,8 @@ constexpr char kFooter[] =
     "goes\n"
     "before the environment, the environment before the file, the file before the default.\n"
     "Exit codes: 2 bad flag or configuration, 3 bad model, 4 no device, 5 worker or device lost,\n"
-    "6 address in use.";
+    "6 address in use, 7 no pagoda_cuda.so, 8 no NVIDIA driver, 9 driver too old, 10 GPU too old,\n"
+    "11 too little memory.";
 
 // What the command line said.
 struct ServeArguments {

@@ -67,6 +67,13 @@ TEST(CommandLineTest, AValueBesideItsSwitchIsRefused) {
   ExpectRefusal({"serve", DefaultModelDir(), "--enable-prefix-caching", "false"}, 2, expected);
 }
 
+// Took the next argument for the value.
+TEST(CommandLineTest, AnEmptyValueIsRefused) {
+  ExpectRefusal(
+      {"serve", "--http-address=", "--device=cpu"}, 2, "--http-address= has an empty value");
+  ExpectRefusal({"generate", "--stop=", "Once"}, 2, "--stop= has an empty value");
+}
+
 TEST(CommandLineTest, TheModelIsNamedOnce) {
   ExpectRefusal({"serve", "here", "--model=there", "--check-config"},
                 2,
