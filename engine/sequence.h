@@ -182,7 +182,9 @@ inline constexpr size_t kPrefetchDistance = 4;
 // Loads into the cache what a step reads of a sequence. Sequences are many and scattered, and what
 // is done for one is little; without this a step waits for memory most of the time.
 inline void PrefetchSequence(const Sequence* sequence) {
-  PrefetchBytes(sequence, offsetof(Sequence, order));
+  const auto* begin = reinterpret_cast<const char*>(sequence);
+  PrefetchBytes(sequence,
+                static_cast<size_t>(reinterpret_cast<const char*>(&sequence->order) - begin));
 }
 
 }  // namespace pagoda::engine

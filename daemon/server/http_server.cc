@@ -185,7 +185,7 @@ void HttpServer::Shutdown(absl::Time deadline) {
     listener_->retry.cancel();
   });
   for (const auto& thread : threads_) {
-    asio::post(thread->context, [this, each = thread.get(), deadline] {
+    asio::post(thread->context, [each = thread.get(), deadline] {
       each->is_stopping = true;
       for (const auto& connection : each->connections) connection->Drain();
       // At the deadline whoever is left is cut off; their exchanges end on their own.
