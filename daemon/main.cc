@@ -40,6 +40,7 @@ int Run(int argc, char** argv) {
   RegisterServeCommand(app, &exit_code);
   RegisterWorkerCommand(app, &exit_code);
   RegisterGenerateCommand(app, &exit_code);
+  RegisterChatCommand(app, &exit_code);
   RegisterModelCommand(app, &exit_code);
   RegisterHealthCommand(app, &exit_code);
   RegisterBenchCommand(app, &exit_code);

@@ -20,6 +20,7 @@ enum class ClientExit : int {
 
 // Each adds one subcommand, which stores its exit code in *exit_code when it has run.
 void RegisterGenerateCommand(CLI::App& app, int* exit_code);
+void RegisterChatCommand(CLI::App& app, int* exit_code);
 void RegisterModelCommand(CLI::App& app, int* exit_code);
 void RegisterHealthCommand(CLI::App& app, int* exit_code);
 void RegisterBenchCommand(CLI::App& app, int* exit_code);

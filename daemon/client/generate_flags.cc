@@ -228,6 +228,20 @@ CLI::Option* AddRepeated(CLI::App& command,
   return command.add_option(name, values, help)->allow_extra_args(false);
 }
 
+// What a chat begins with.
+void AddMessagesFlags(CLI::App& command, GenerateFlags* flags) {
+  const std::string group = "Chat (each implies --chat)";
+  command.add_option("--system", flags->system, "System message")->group(group);
+  command.add_option("--messages", flags->messages_file, "JSON file of messages before the prompt")
+      ->group(group);
+  command.add_option("--tools", flags->tools_file, "JSON file of tool definitions")->group(group);
+  command
+      .add_option("--template-arguments",
+                  flags->template_arguments,
+                  "JSON object of further template variables, or @FILE")
+      ->group(group);
+}
+
 void AddPromptFlags(CLI::App& command, GenerateFlags* flags) {
   const std::string group = "Prompt";
   command.add_option("PROMPT", flags->prompt, "Text to continue; \"-\": standard input");
@@ -238,13 +252,6 @@ void AddPromptFlags(CLI::App& command, GenerateFlags* flags) {
   command
       .add_flag("--chat", flags->chat, "PROMPT is a user's message for the model's chat template")
       ->group(group);
-  command.add_option("--system", flags->system, "System message; implies --chat")->group(group);
-  command
-      .add_option(
-          "--messages", flags->messages_file, "JSON file of messages before PROMPT; implies --chat")
-      ->group(group);
-  command.add_option("--tools", flags->tools_file, "JSON file of tool definitions; implies --chat")
-      ->group(group);
   command
       .add_flag(
           "--no-generation-prompt", flags->no_generation_prompt, "Do not open an assistant turn")
@@ -253,11 +260,6 @@ void AddPromptFlags(CLI::App& command, GenerateFlags* flags) {
       .add_flag("--continue-final-message",
                 flags->continue_final_message,
                 "Continue the last message's text; implies --chat")
-      ->group(group);
-  command
-      .add_option("--template-arguments",
-                  flags->template_arguments,
-                  "JSON object of further template variables, or @FILE; implies --chat")
       ->group(group);
   command
       .add_flag("--no-special-tokens",
@@ -283,7 +285,8 @@ void AddSamplingFlags(CLI::App& command, GenerateFlags* flags) {
   command.add_option("--top-k", flags->top_k, "0 or -1: off")->group(group);
   command.add_option("--min-p", flags->min_p, "In [0, 1]")->group(group);
   command.add_option("--typical-p", flags->typical_p, "In (0, 1]")->group(group);
-  command.add_option("--repetition-penalty", flags->repetition_penalty, "From 1e-6 to 10; 1 is none")
+  command
+      .add_option("--repetition-penalty", flags->repetition_penalty, "From 1e-6 to 10; 1 is none")
       ->group(group);
   command.add_option("--frequency-penalty", flags->frequency_penalty, "In [-2, 2]; 0 is none")
       ->group(group);
@@ -367,14 +370,7 @@ void AddOutputFlags(CLI::App& command, GenerateFlags* flags) {
   command.add_flag("--omit-text", flags->omit_text, "Return token ids only")->group(group);
 }
 
-}  // namespace
-
-void AddGenerateFlags(CLI::App& command, GenerateFlags* flags) {
-  AddPromptFlags(command, flags);
-  AddSamplingFlags(command, flags);
-  AddConstraintFlags(command, flags);
-  AddStoppingFlags(command, flags);
-  AddOutputFlags(command, flags);
+void AddRequestFlags(CLI::App& command, GenerateFlags* flags) {
   const std::string group = "Request";
   command.add_option("--request-id", flags->request_id, "Id in logs and answers")->group(group);
   command.add_option("--model", flags->model, "A served name (absent: the served model)")
@@ -383,6 +379,22 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags* flags) {
   command
       .add_option("--cache-salt", flags->cache_salt, "Share cached prefixes only with equal salts")
       ->group(group);
+}
+
+}  // namespace
+
+void AddGenerateFlags(CLI::App& command, GenerateFlags* flags) {
+  AddPromptFlags(command, flags);
+  AddChatFlags(command, flags);
+  AddOutputFlags(command, flags);
+}
+
+void AddChatFlags(CLI::App& command, GenerateFlags* flags) {
+  AddMessagesFlags(command, flags);
+  AddSamplingFlags(command, flags);
+  AddConstraintFlags(command, flags);
+  AddStoppingFlags(command, flags);
+  AddRequestFlags(command, flags);
 }
 
 template <typename Request>

@@ -64,6 +64,8 @@ struct GenerateFlags {
 };
 
 void AddGenerateFlags(CLI::App& command, GenerateFlags* flags);
+// Those of a chat whose messages come later.
+void AddChatFlags(CLI::App& command, GenerateFlags* flags);
 
 // Fills a GenerateRequest or a StreamGenerateRequest, which have the same fields. INVALID_ARGUMENT
 // naming the flag for what cannot be sent; ranges are the daemon's to check.

@@ -17,6 +17,8 @@ class InterruptWatcher {
   InterruptWatcher& operator=(const InterruptWatcher&) = delete;
 
   bool interrupted() const { return interrupted_; }
+  // Whether it was; from here on the next Ctrl-C calls `on_interrupt` again.
+  bool Rearm() { return interrupted_.exchange(false); }
 
  private:
   void Watch();

@@ -16,6 +16,7 @@
 #include "daemon/server/http_generation.h"
 #include "daemon/server/http_text_calls.h"
 #include "daemon/server/inference_service.h"
+#include "daemon/server/page/page.h"
 #include "daemon/server/rpc_error.h"
 #include "pagoda_version.h"
 #include "prometheus/text_serializer.h"
@@ -24,10 +25,11 @@ namespace pagoda::daemon {
 namespace {
 
 constexpr char kModels[] = "/v1/models";
-constexpr std::array<absl::string_view, 5> kGetPaths = {
-    "/health", "/ping", "/version", "/metrics", kModels};
-// Of them, those that tell nothing and that load balancers ask.
-constexpr std::array<absl::string_view, 3> kOpenPaths = {"/health", "/ping", "/version"};
+constexpr char kPagePath[] = "/";
+constexpr std::array<absl::string_view, 6> kGetPaths = {
+    kPagePath, "/health", "/ping", "/version", "/metrics", kModels};
+// Of them, those that tell nothing: load balancers ask them, and the page asks for a key itself.
+constexpr std::array<absl::string_view, 4> kOpenPaths = {kPagePath, "/health", "/ping", "/version"};
 constexpr std::array<absl::string_view, 4> kPostPaths = {
     "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"};
 // What others with this API have.
@@ -121,6 +123,12 @@ std::shared_ptr<HttpExchange> HttpRoutes::HandleGet(const HttpRequest& request,
                                                     const std::shared_ptr<HttpPeer>& peer) const {
   if (request.path == "/health" || request.path == "/ping") {
     peer->Reply(HealthReply());
+  } else if (request.path == kPagePath) {
+    peer->Reply({.content_type = "text/html; charset=utf-8",
+                 .body = std::string(Page()),
+                 .headers = {{"Content-Security-Policy", kPagePolicy},
+                             {"X-Content-Type-Options", "nosniff"},
+                             {"Cache-Control", "no-cache"}}});
   } else if (request.path == "/version") {
     peer->Reply({.body = absl::StrCat("{\"version\":\"", PAGODA_VERSION, "\"}")});
   } else if (request.path == "/metrics") {

@@ -1,4 +1,4 @@
-// generate, model, health and bench as processes, against a real daemon.
+// generate, chat, model, health and bench as processes, against a real daemon.
 
 #include <fstream>
 #include <memory>
@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class ClientCommands : public ::testing::Test {
  protected:
@@ -65,6 +66,32 @@ TEST_F(ClientCommands, GenerateGivesTheSameTextHoweverItIsAsked) {
     if (message.contains("delta")) from_json += message["delta"].value("text", "");
   }
   EXPECT_EQ(from_json + "\n", streamed.out);
+}
+
+TEST_F(ClientCommands, ChatRemembersUntilItIsCleared) {
+  const std::vector<std::string> arguments = {"chat", "--temperature=0", "--max-tokens=12"};
+  const std::string first = Run(arguments, "Once upon a time").out;
+  EXPECT_THAT(first, HasSubstr("so happy"));
+  // The same message after another is another prompt.
+  const std::string twice = Run(arguments, "Once upon a time\nOnce upon a time\n").out;
+  EXPECT_THAT(twice, StartsWith(first));
+  EXPECT_NE(twice, first + first);
+  for (const char* forget : {"/clear", "/undo"}) {
+    const CommandResult result =
+        Run(arguments, absl::StrCat("Once upon a time\n", forget, "\nOnce upon a time\n"));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, first + first) << forget;
+  }
+  EXPECT_EQ(Run(arguments, "Once upon a time\n/quit\nAnd\n").out, first);
+  EXPECT_EQ(Run(arguments, "Once\\\nupon\n").exit_code, 0);
+}
+
+TEST_F(ClientCommands, ChatEndsAtARefusal) {
+  const CommandResult result = Run({"chat", "--top-p=7"}, "hi\nho\n");
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("sampling.top_p"));
+  EXPECT_EQ(Run({"chat", "Once"}, "").exit_code, 2);
 }
 
 TEST_F(ClientCommands, RefusalsNameTheField) {

@@ -19,8 +19,10 @@ namespace pagoda::e2e {
 namespace {
 
 using nlohmann::json;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr char kCompletions[] = "/v1/completions";
 constexpr char kChat[] = "/v1/chat/completions";
@@ -286,8 +288,8 @@ TEST_F(HttpErrors, ContentTypes) {
 }
 
 TEST_F(HttpErrors, RoutesAndMethods) {
-  EXPECT_EQ(HttpGet(port(), "/").status, 404);
   EXPECT_EQ(HttpGet(port(), "/v1/completions/").status, 404);
+  EXPECT_EQ(HttpPost(port(), "/", json::object()).status, 405);
   EXPECT_EQ(HttpGet(port(), kCompletions).status, 405);
   EXPECT_EQ(HttpPost(port(), "/v1/models", json::object()).status, 405);
   const HttpResponse missing = HttpPost(port(), "/v1/embeddings", json::object());
@@ -295,6 +297,19 @@ TEST_F(HttpErrors, RoutesAndMethods) {
   EXPECT_EQ(missing.Header("x-should-retry"), "false");
   ExpectShape(missing);
   EXPECT_EQ(HttpGet(port(), "/health?verbose=1").status, 200);
+}
+
+// The page asks for a key itself.
+TEST_F(HttpErrors, ThePageIsWhole) {
+  const HttpResponse page = HttpGet(port(), "/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.Header("content-type"), "text/html; charset=utf-8");
+  EXPECT_THAT(page.Header("content-security-policy"), HasSubstr("default-src 'none'"));
+  EXPECT_THAT(page.body, StartsWith("<!doctype html>"));
+  EXPECT_THAT(page.body, EndsWith("</html>\n"));
+  // It would not be self-contained.
+  EXPECT_THAT(page.body, Not(HasSubstr("http://")));
+  EXPECT_THAT(page.body, Not(HasSubstr("https://")));
 }
 
 TEST_F(HttpErrors, Limits) {
@@ -350,6 +365,7 @@ TEST(HttpKeys, OneOfTheFilesKeysIsNeeded) {
   };
   EXPECT_EQ(status("/v1/models", "Authorization: Bearer sk-one\r\n"), 200);
   EXPECT_EQ(status("/v1/models", "authorization: bearer sk-two\r\n"), 200);
+  EXPECT_EQ(status("/", ""), 200);
   for (const std::string headers : {"",
                                     "Authorization: Bearer sk-three\r\n",
                                     "Authorization: Bearer sk-on\r\n",
