@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs the tests.
-#   tests/run.sh          release: everything but the long tests; ASan + UBSan: engine and parsers
-#                         where nvcc is found, pagoda_cuda.so is compiled too
-#   tests/run.sh --all    adds the long tests (all of `long`, TSan, clang -Wthread-safety, fuzzers, and from PyPI buf lint and a
-#                         grpcio client), and fails on any skip
+#   tests/run.sh          every test but the long ones once: engine and parsers under ASan + UBSan, the rest in the release
+#                         build; where nvcc is found, pagoda_cuda.so is compiled too
+#   tests/run.sh --all    all tests in both builds, and the long ones (all of `long`, TSan, clang -Wthread-safety, fuzzers, and
+#                         from PyPI buf lint and a grpcio client); fails on any skip
 # PAGODA_CONFORMANCE_DIR names the reference data (default: ../shared/conformance); tests that need it skip where it is absent.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,10 +12,12 @@ root=$PWD
 all=false
 case "${1:-}" in
   "") ;;
-  --all) all=true ;;
+  --all) all=true PAGODA_ALL_TESTS=1 ;;
   *) echo "usage: $0 [--all]" >&2; exit 2 ;;
 esac
 export PAGODA_CONFORMANCE_DIR=${PAGODA_CONFORMANCE_DIR:-$root/../shared/conformance}
+# Set: random tests run to their full size under sanitizers too.
+if $all; then export PAGODA_ALL_TESTS; fi
 [ -d "$PAGODA_CONFORMANCE_DIR" ] || echo "note: no reference data at $PAGODA_CONFORMANCE_DIR; the tests that need it will skip"
 
 step() { printf '\n==> %s\n' "$*"; }
@@ -54,9 +56,10 @@ if $all; then deploy/install-deps.sh --all; else deploy/install-deps.sh --tests;
 step "release: build"
 # Benchmarks are compiled where all is.
 launcher+=(-DPAGODA_BENCHMARKS="$($all && echo ON || echo OFF)")
-build release
+if $all; then build release; else build release plain_tests; fi
 step "release: tests"
-if $all; then run_tests release; else run_tests release -LE 'long'; fi
+# What is not built has no label.
+if $all; then run_tests release; else run_tests release -L 'unit|kernel|grpc|e2e|structure' -LE 'long'; fi
 
 # With --all everything that links no gRPC.
 asan_targets=(asan_tests) asan_labels='unit'

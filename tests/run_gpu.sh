@@ -7,7 +7,7 @@
 # part logs and the next goes on. FOLDER (build/gpu/results) gets summary.txt, all.log and the JSON of the benchmarks; the
 # exit code is 0 if no part failed. PARTS="check daemon" runs only parts whose names begin so. PAGODA_GPU_ARCHIVE is another
 # archive; PAGODA_CONFORMANCE_DIR the reference data; JOBS how many compilers run at once; EXECUTABLES="PATH ..." what to
-# pack instead of building: pagoda, pagoda_cuda.so, conformance_test, the cuda checks and benchmarks.
+# pack instead of building: pagoda, pagoda_cuda.so, device_e2e_test, the cuda checks and benchmarks.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
@@ -22,8 +22,8 @@ build_all() {
   command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   cmake --preset cuda "${launcher[@]}" >/dev/null
   known=$(ninja -C "$build" -t targets all)
-  for target in pagoda pagoda_cuda conformance_test sampling_cases_test beams_e2e_test guided_e2e_test speculation_e2e_test \
-    recovery_test cuda_backend_check cuda_attention_check cuda_kernels_bench cuda_attention_bench cuda_step_bench; do
+  for target in pagoda pagoda_cuda device_e2e_test cuda_backend_check cuda_attention_check cuda_kernels_bench \
+    cuda_attention_bench cuda_step_bench; do
     if grep -q "^$target: phony" <<<"$known"; then targets+=("$target"); else echo "note: no target $target" >&2; fi
   done
   ninja -C "$build" -j"${JOBS:-$(nproc)}" "${targets[@]}"
@@ -38,7 +38,7 @@ pack() (
   else
     build_all
     files=("$build/daemon/pagoda" "$build/daemon/pagoda_cuda.so")
-    for file in tests/e2e/{conformance,sampling_cases,beams_e2e,guided_e2e,speculation_e2e,recovery}_test tests/kernels/cuda/cuda_backend_check tests/kernels/cuda/cuda_attention_check \
+    for file in tests/e2e/device_e2e_test tests/kernels/cuda/cuda_backend_check tests/kernels/cuda/cuda_attention_check \
       tests/bench/cuda_kernels_bench tests/bench/cuda_attention_bench tests/bench/cuda_step_bench; do
       if [ -x "$build/$file" ]; then files+=("$build/$file"); fi
     done
@@ -199,17 +199,17 @@ batch() {
 conformance() {
   local tests=$1 model
   shift
-  [ -x "$bin/conformance_test" ] || { echo "conformance_test is not in the archive"; return 77; }
+  [ -x "$bin/device_e2e_test" ] || { echo "device_e2e_test is not in the archive"; return 77; }
   mkdir -p "$scratch/conformance/models"
   for model in "$@"; do ln -sfn "$model" "$scratch/conformance/models/$(basename "$model")"; done
   TMPDIR=$scratch XDG_CACHE_HOME=$scratch PAGODA_DEVICE=$device PAGODA_BINARY=$bin/pagoda PAGODA_CONFORMANCE_DIR=$scratch/conformance \
-    "$bin/conformance_test" --gtest_brief=1 --gtest_filter="$tests"
+    "$bin/device_e2e_test" --gtest_brief=1 --gtest_filter="$tests"
 }
 
-# e2e TEST FILTER: an end-to-end test with its daemons on the GPU.
+# e2e FILTER: end-to-end tests with their daemons on the GPU.
 e2e() {
-  [ -x "$bin/$1" ] || { echo "$1 is not in the archive"; return 77; }
-  TMPDIR=$scratch XDG_CACHE_HOME=$scratch PAGODA_DEVICE=$device PAGODA_BINARY=$bin/pagoda PAGODA_SOURCE_DIR=$root "$bin/$1" --gtest_brief=1 --gtest_filter="$2"
+  [ -x "$bin/device_e2e_test" ] || { echo "device_e2e_test is not in the archive"; return 77; }
+  TMPDIR=$scratch XDG_CACHE_HOME=$scratch PAGODA_DEVICE=$device PAGODA_BINARY=$bin/pagoda PAGODA_SOURCE_DIR=$root "$bin/device_e2e_test" --gtest_brief=1 --gtest_filter="$1"
 }
 
 # batches MODEL...: the reference models, each as `batch` has it.
@@ -403,12 +403,12 @@ run_checks() {
   part reference/8b 400 bash -c 'reference' &
   (
     # What compares bits with other batches is for a device that is exact.
-    part e2e/sampling 200 bash -c 'e2e sampling_cases_test "*B018*:*B020*:*B027*:*B028*"'
-    part e2e/beams 200 bash -c 'e2e beams_e2e_test "*"'
-    part e2e/guided 200 bash -c 'e2e guided_e2e_test "*"'
-    part e2e/speculation 200 bash -c 'e2e speculation_e2e_test "*"'
+    part e2e/sampling 200 bash -c 'e2e "SamplingCases.B018*:SamplingCases.B020*:SamplingCases.B027*:SamplingCases.B028*"'
+    part e2e/beams 200 bash -c 'e2e "Beams.*"'
+    part e2e/guided 200 bash -c 'e2e "Guided.*"'
+    part e2e/speculation 200 bash -c 'e2e "Speculation.*"'
   ) &
-  part e2e/recovery 400 bash -c 'e2e recovery_test "Recovery.*"' &
+  part e2e/recovery 400 bash -c 'e2e "Recovery.*"' &
   part sanitizer/memcheck 400 bash -c 'sanitize memcheck cuda_backend_check sample/edges/600 backend/ resolve_tokens scatter gather_rows linear/op/m1 fused pack_linear/bfloat16 route_experts/3 grouped_linear/bfloat16/5 grouped_linear/bfloat16/300/2_of_4 combine_experts layer_norm/bfloat16/5x33 head_norm/bfloat16 activate/bfloat16/1 add_' &
   part sanitizer/racecheck 400 bash -c 'sanitize racecheck cuda_backend_check sample/edges/600 scatter gather_rows rms_norm/bfloat16 route_experts/3 grouped_linear/bfloat16/5 layer_norm/bfloat16/5x33' &
   part sanitizer/initcheck 400 bash -c 'sanitize initcheck cuda_backend_check sample/edges/600 gather_rows route_experts/3 combine_experts/bfloat16/1x' &

@@ -7,25 +7,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "daemon/openai/json_fields.h"
+#include "daemon/openai/output_shape.h"
 #include "pagoda/v1/inference.pb.h"
 
 namespace pagoda::daemon::openai {
 
 enum class Endpoint : uint8_t { kCompletions, kChat };
-
-// How a chat's output is to be told in OpenAI's shape.
-struct OutputShape {
-  // Names of the tools that the output may call; empty: it is text whatever it looks like.
-  std::vector<std::string> tools;
-  // The whole output is the arguments of this tool; empty: no.
-  std::string forced_tool;
-  // The whole output is a JSON list of calls.
-  bool requires_calls = false;
-  // The client asks for the form of the output itself, so nothing in it is a call or a thought.
-  bool is_constrained = false;
-  // The field that gave the output its form, as the client knows it; empty: none.
-  std::string form_field;
-};
 
 // What one POST to /v1/completions or /v1/chat/completions asks for.
 struct GenerationRequest {

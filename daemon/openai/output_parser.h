@@ -1,11 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "daemon/openai/generation_request.h"
+#include "daemon/openai/output_shape.h"
 
 // What a chat's text holds beside its answer: thoughts between tags, and calls of tools. Pure and
 // incremental: however the text is cut into pieces, what comes out is the same in sum.

@@ -57,8 +57,9 @@ set(PAGODA_COMMON_HEADERS
 set(PAGODA_RPC_HEADERS <CLI/CLI.hpp> <grpcpp/grpcpp.h> <google/protobuf/message.h>)
 set(PAGODA_TEST_HEADERS <fstream> <gmock/gmock.h> <gtest/gtest.h>)
 
-# pagoda_precompile(TARGET library|test): reuses the precompiled headers of its kind.
+# pagoda_precompile(TARGET library|test [NO_RPC]): reuses the precompiled headers of its kind.
 function(pagoda_precompile target kind)
+  cmake_parse_arguments(A "NO_RPC" "" "" ${ARGN})
   if(NOT PAGODA_FAST_BUILD)
     return()
   endif()
@@ -67,7 +68,7 @@ function(pagoda_precompile target kind)
   set(dependencies pagoda::flags absl::flat_hash_map absl::statusor absl::str_format absl::synchronization absl::time
                    absl::optional absl::span nlohmann_json::nlohmann_json)
   set(name precompiled_${kind})
-  if(folder MATCHES "^(tests/)?(daemon|e2e)")
+  if(folder MATCHES "^(tests/)?(daemon|e2e)" AND NOT A_NO_RPC)
     string(APPEND name _rpc)
     list(APPEND headers ${PAGODA_RPC_HEADERS})
     list(APPEND dependencies protobuf::libprotobuf PkgConfig::GRPCPP CLI11::CLI11)
@@ -95,14 +96,18 @@ function(pagoda_precompile target kind)
   endif()
 endfunction()
 
-# pagoda_library(NAME [HDRS ...] [SRCS ...] [DEPS ...] [PRIVATE_DEPS ...])
+# pagoda_library(NAME [NO_RPC] [HDRS ...] [SRCS ...] [DEPS ...] [PRIVATE_DEPS ...]). NO_RPC: without gRPC, though its folder has it.
 function(pagoda_library name)
-  cmake_parse_arguments(A "" "" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(A "NO_RPC" "" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   if(A_SRCS)
     add_library(${name} STATIC ${A_SRCS})
     set(scope PUBLIC)
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-    pagoda_precompile(${name} library)
+    set(without_rpc)
+    if(A_NO_RPC)
+      set(without_rpc NO_RPC)
+    endif()
+    pagoda_precompile(${name} library ${without_rpc})
     set_target_properties(${name} PROPERTIES UNITY_BUILD ${PAGODA_FAST_BUILD} UNITY_BUILD_BATCH_SIZE 8)
   else()
     add_library(${name} INTERFACE)
@@ -119,7 +124,9 @@ function(pagoda_library name)
   endif()
 endfunction()
 
-# What the sanitizer builds need: engine, parsers and processes; the rest that links no gRPC.
+# A quick run has each test once: asan_tests under AddressSanitizer (engine, parsers, processes), plain_tests in the release
+# build, with what measures time from both. asan_more_tests: the rest that links no gRPC.
+add_custom_target(plain_tests)
 add_custom_target(asan_tests)
 add_custom_target(asan_more_tests)
 add_custom_target(tsan_tests)
@@ -130,10 +137,10 @@ if(PAGODA_SANITIZE)
   set(PAGODA_TEST_OPTIONS -O0)
 endif()
 
-# pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
-# entry per case.
+# pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long [ALSO_PLAIN] SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
+# entry per case. ALSO_PLAIN: of asan_tests, but in plain_tests too.
 function(pagoda_test name)
-  cmake_parse_arguments(A "" "LABEL;TIMEOUT" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(A "ALSO_PLAIN" "LABEL;TIMEOUT" "SRCS;DEPS" ${ARGN})
   if(NOT PAGODA_TESTS)
     return()
   endif()
@@ -147,14 +154,19 @@ function(pagoda_test name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${PAGODA_FAST_BUILD} UNITY_BUILD_BATCH_SIZE 4)
   if(A_LABEL STREQUAL "unit" AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(engine|parallel|fixtures)")
     add_dependencies(tsan_tests ${name})
-    # Model files' parsers are in the corpora of the fuzzers; the arithmetic of models is long to compile.
-    if(CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/engine/model")
-      add_dependencies(asan_more_tests ${name})
-    else()
-      add_dependencies(asan_tests ${name})
+  endif()
+  # The parsers of model files are in the corpora of the fuzzers; the arithmetic of models is long to compile.
+  if(A_LABEL STREQUAL "unit" AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(engine|parallel)"
+     AND NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/engine/model")
+    add_dependencies(asan_tests ${name})
+    if(A_ALSO_PLAIN)
+      add_dependencies(plain_tests ${name})
     endif()
-  elseif(A_LABEL MATCHES "^(unit|kernel)$")
-    add_dependencies(asan_more_tests ${name})
+  else()
+    add_dependencies(plain_tests ${name})
+    if(A_LABEL MATCHES "^(unit|kernel)$")
+      add_dependencies(asan_more_tests ${name})
+    endif()
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${A_LABEL} TIMEOUT ${A_TIMEOUT}

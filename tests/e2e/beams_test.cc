@@ -12,7 +12,7 @@
 #include "tests/e2e/calls.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::beams_test {
 namespace {
 
 struct PlainBeam {
@@ -156,4 +156,4 @@ TEST_F(Beams, TextEndsBeforeAStopString) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::beams_test

@@ -23,7 +23,7 @@
 #include "tests/e2e/health_watch.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::chaos_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -454,4 +454,4 @@ TEST(ChaosLong, RandomRounds) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::chaos_test

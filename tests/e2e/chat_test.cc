@@ -14,7 +14,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/chain_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::chat_test {
 namespace {
 
 using fixtures::ByteTokenizerIds;
@@ -263,4 +263,4 @@ INSTANTIATE_TEST_SUITE_P(Tokenizers,
                          ::testing::Values("llama2", "llama3_1", "qwen3"));
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::chat_test

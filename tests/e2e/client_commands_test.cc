@@ -13,7 +13,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/model_files.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::client_commands_test {
 namespace {
 
 using ::testing::AllOf;
@@ -143,4 +143,4 @@ TEST_F(ClientCommands, BenchReports) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::client_commands_test

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::command_line_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -136,4 +136,4 @@ TEST(CommandLineTest, Version) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::command_line_test

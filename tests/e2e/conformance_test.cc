@@ -19,7 +19,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::conformance_test {
 namespace {
 
 using nlohmann::json;
@@ -490,4 +490,4 @@ TEST(ConformanceLong, PreemptionChangesNothingForEveryModel) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::conformance_test

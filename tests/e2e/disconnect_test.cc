@@ -13,7 +13,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/context_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::disconnect_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -282,4 +282,4 @@ TEST(SlowReader, B104IsEndedAndHoldsNothing) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::disconnect_test

@@ -17,7 +17,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "vllm/grpc/engine/vllm_engine.grpc.pb.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::engine_protocol_errors_test {
 namespace {
 
 namespace engine_pb = ::vllm::grpc::engine;
@@ -246,4 +246,4 @@ TEST_F(EngineProtocolErrors, Garbage) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::engine_protocol_errors_test

@@ -19,7 +19,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "vllm/grpc/engine/vllm_engine.grpc.pb.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::engine_protocol_test {
 namespace {
 
 namespace engine_pb = ::vllm::grpc::engine;
@@ -397,4 +397,4 @@ TEST(EngineProtocolTransport, PingsOverALongPrefillLong) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::engine_protocol_test

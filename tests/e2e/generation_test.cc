@@ -14,7 +14,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/context_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::generation_test {
 namespace {
 
 using nlohmann::json;
@@ -237,4 +237,4 @@ TEST(Preemption, B070StreamsEqualTheUnpressedRun) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::generation_test

@@ -16,7 +16,7 @@
 #include "tests/fixtures/chain_model.h"
 #include "tests/fixtures/context_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::guided_test {
 namespace {
 
 using nlohmann::json;
@@ -207,4 +207,4 @@ TEST_F(Guided, B047BrokenConstraintsAreRefused) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::guided_test

@@ -12,7 +12,7 @@
 #include "tests/fixtures/chain_model.h"
 #include "tests/fixtures/context_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::http_chat_test {
 namespace {
 
 using fixtures::Chain;
@@ -305,4 +305,4 @@ TEST_F(HttpChatForms, RequiredTools) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::http_chat_test

@@ -14,7 +14,7 @@
 #include "tests/e2e/http_client.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::http_connections_test {
 namespace {
 
 using nlohmann::json;
@@ -385,4 +385,4 @@ TEST(HttpDrain, StreamsThatOutlastItEndWithAnError) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::http_connections_test

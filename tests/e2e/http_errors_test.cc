@@ -15,7 +15,7 @@
 #include "tests/e2e/http_client.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::http_errors_test {
 namespace {
 
 using nlohmann::json;
@@ -419,4 +419,4 @@ TEST(HttpOrigins, OnlyNamedSitesMayCall) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::http_errors_test

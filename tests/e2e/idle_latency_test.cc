@@ -9,7 +9,7 @@
 #include "tests/e2e/calls.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::idle_latency_test {
 namespace {
 
 TEST(IdleLatency, FirstMessageComesAtOnceAtAnyMomentOfIdleness) {
@@ -33,4 +33,4 @@ TEST(IdleLatency, FirstMessageComesAtOnceAtAnyMomentOfIdleness) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::idle_latency_test

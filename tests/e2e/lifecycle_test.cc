@@ -15,7 +15,7 @@
 #include "tests/e2e/health_watch.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::lifecycle_test {
 namespace {
 
 using grpc::health::v1::Health;
@@ -268,4 +268,4 @@ TEST_F(Lifecycle, B098StoppedWorkerIsFoundByItsStep) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::lifecycle_test

@@ -12,7 +12,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/context_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::metrics_test {
 namespace {
 
 using pagoda::testing::Exposition;
@@ -157,4 +157,4 @@ TEST_F(Metrics, B106UnknownModelNamesMakeNoSeries) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::metrics_test

@@ -24,7 +24,7 @@
 #include "tests/e2e/health_watch.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::recovery_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -417,4 +417,4 @@ TEST_F(Recovery, AKilledDaemonLeavesNoReplacedWorker) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::recovery_test

@@ -15,7 +15,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/context_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::request_errors_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -307,4 +307,4 @@ TEST_F(RequestErrors, B046RequestIds) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::request_errors_test

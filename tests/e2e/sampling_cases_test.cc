@@ -16,7 +16,7 @@
 #include "tests/fixtures/chain_model.h"
 #include "tests/fixtures/context_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::sampling_cases_test {
 namespace {
 
 std::unique_ptr<TestDaemon> StartOrDie(const std::string& model_dir,
@@ -266,4 +266,4 @@ TEST(SamplingCases, B034AnyCombinationOfOptionsTwiceAndBothWays) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::sampling_cases_test

@@ -10,7 +10,7 @@
 #include "tests/e2e/calls.h"
 #include "tests/e2e/test_daemon.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::speculation_test {
 namespace {
 
 std::unique_ptr<TestDaemon> StartOrDie(std::vector<std::string> flags) {
@@ -108,4 +108,4 @@ TEST(Speculation, ConstraintsHoldWithDraftsAskedFor) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::speculation_test

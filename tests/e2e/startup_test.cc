@@ -20,7 +20,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/context_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::startup_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -404,4 +404,4 @@ TEST_F(Startup, ListensNowhereElse) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::startup_test

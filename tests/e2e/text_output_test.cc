@@ -13,7 +13,7 @@
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/chain_model.h"
 
-namespace pagoda::e2e {
+namespace pagoda::e2e::text_output_test {
 namespace {
 
 using engine::TokenId;
@@ -174,4 +174,4 @@ TEST(TextOutput, B021LogprobsAreOfTheLogitsAskedFor) {
 }
 
 }  // namespace
-}  // namespace pagoda::e2e
+}  // namespace pagoda::e2e::text_output_test

@@ -24,6 +24,12 @@ absl::StatusOr<Automaton> CompileChoices(const std::vector<std::string>& choices
   return Compile({.kind = ConstraintSource::Kind::kChoice, .choices = choices});
 }
 
+std::string Repeated(absl::string_view text, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out.append(text.data(), text.size());
+  return out;
+}
+
 bool Matches(Machine& machine, absl::string_view text) {
   Machine::State state = machine.start();
   for (const char c : text) {

@@ -25,6 +25,8 @@ inline bool Matches(const Automaton& automaton, absl::string_view text) {
   return Matches(machine, text);
 }
 
+std::string Repeated(absl::string_view text, int count);
+
 // Every byte, and tokens that span several symbols of JSON or parts of characters. Ids 0 to 2 are
 // special ones, without bytes.
 struct TestVocabulary {
