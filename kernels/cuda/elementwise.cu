@@ -14,10 +14,6 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-constexpr int kVector = 8;  // 16-bit elements of one 16-byte access
-
-bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 // ---- resolve_tokens
 
 __global__ void ResolveTokensKernel(const __grid_constant__ ResolveTokensParams p) {

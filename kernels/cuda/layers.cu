@@ -13,10 +13,6 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-constexpr int kVector = 8;  // 16-bit elements of one 16-byte access
-
-bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
-
 // What a thread reads and writes at once: kCount elements of T.
 template <typename T, int kCount>
 struct Unit;
@@ -198,11 +194,11 @@ __global__ void AdjustLogitsKernel(const __grid_constant__ AdjustLogitsParams p)
 
 // ---- Launch configurations.
 
-// Blocks of kThreads over `total` units: enough to fill every SM's threads twice.
-constexpr int kThreads = 256;
+// Blocks of kLayerThreads over `total` units: enough to fill every SM's threads twice.
+constexpr int kLayerThreads = 256;
 unsigned BlocksFor(const DeviceContext& context, int64_t total) {
   const int64_t most = int64_t{context.num_sms} * 16;
-  return static_cast<unsigned>(std::min((total + kThreads - 1) / kThreads, most));
+  return static_cast<unsigned>(std::min((total + kLayerThreads - 1) / kLayerThreads, most));
 }
 
 // Threads of a block that has one row of `units` units.
@@ -270,11 +266,11 @@ absl::Status HeadNorm(const DeviceContext& context, const HeadNormParams& p) {
   if (p.rows == 0) return absl::OkStatus();
   const bool vectors = p.head_dim % kVector == 0 && p.qkv_stride % kVector == 0 && Aligned16(p.qkv);
   const int64_t threads = p.rows * (p.num_q_heads + p.num_kv_heads) * 32;
-  const auto blocks = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  const auto blocks = static_cast<unsigned>((threads + kLayerThreads - 1) / kLayerThreads);
   return DispatchDType(p.dtype, "head_norm", [&]<typename T>() {
     return ByUnit(vectors, [&]<int kCount>() {
       return Launch(context,
-                    {.kernel = "head_norm", .grid = blocks, .block = kThreads},
+                    {.kernel = "head_norm", .grid = blocks, .block = kLayerThreads},
                     HeadNormKernel<T, kCount>,
                     p);
     });
@@ -290,7 +286,7 @@ absl::Status Activate(const DeviceContext& context, const ActivateParams& p) {
         return Launch(context,
                       {.kernel = "activate",
                        .grid = BlocksFor(context, p.rows * (p.width / kCount)),
-                       .block = kThreads},
+                       .block = kLayerThreads},
                       ActivateKernel<T, kCount, kKind>,
                       p);
       });
@@ -303,11 +299,12 @@ absl::Status AddScaled(const DeviceContext& context, const AddScaledParams& p) {
   const bool vectors = p.count % kVector == 0 && Aligned16(p.x) && Aligned16(p.y);
   return DispatchDType(p.dtype, "add_scaled", [&]<typename T>() {
     return ByUnit(vectors, [&]<int kCount>() {
-      return Launch(
-          context,
-          {.kernel = "add_scaled", .grid = BlocksFor(context, p.count / kCount), .block = kThreads},
-          AddScaledKernel<T, kCount>,
-          p);
+      return Launch(context,
+                    {.kernel = "add_scaled",
+                     .grid = BlocksFor(context, p.count / kCount),
+                     .block = kLayerThreads},
+                    AddScaledKernel<T, kCount>,
+                    p);
     });
   });
 }
@@ -320,7 +317,7 @@ absl::Status AdjustLogits(const DeviceContext& context, const AdjustLogitsParams
   return Launch(context,
                 {.kernel = "adjust_logits",
                  .grid = dim3(BlocksFor(context, p.width), static_cast<unsigned>(p.rows)),
-                 .block = kThreads},
+                 .block = kLayerThreads},
                 AdjustLogitsKernel,
                 p);
 }

@@ -13,10 +13,7 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-constexpr int kVector = 8;  // 16-bit elements of one 16-byte access
 constexpr int kMaxExperts = 1024;
-
-bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // ---- route_experts, in two kernels: rows choose, then experts collect.
 

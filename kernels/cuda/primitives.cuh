@@ -13,6 +13,9 @@ using bf16 = __nv_bfloat16;
 using fp16 = __half;
 
 inline constexpr unsigned kFullWarp = 0xffffffffu;
+inline constexpr int kVector = 8;  // 16-bit elements of one 16-byte access
+
+inline bool Aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 // ---- Programmatic dependent launch. Every kernel launched with it calls WaitForPrevious in all
 // its threads before it touches what other kernels write or read, and before it exits; only then is

@@ -6,7 +6,7 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kCopyThreads = 256;
 
 // Past the caches: the host writes between launches.
 template <typename Unit>
@@ -17,7 +17,7 @@ __device__ __forceinline__ Unit LoadHost(const Unit* p) {
 template <typename Unit, bool kFromHost>
 __global__ void SmallCopyKernel(Unit* to, const Unit* from, unsigned count) {
   LaunchNext();
-  const unsigned i = blockIdx.x * kThreads + threadIdx.x;
+  const unsigned i = blockIdx.x * kCopyThreads + threadIdx.x;
   Unit value = {};
   if (kFromHost && i < count) value = LoadHost(from + i);
   WaitForPrevious();
@@ -28,13 +28,14 @@ __global__ void SmallCopyKernel(Unit* to, const Unit* from, unsigned count) {
 template <typename Unit, bool kFromHost>
 absl::Status LaunchCopy(const DeviceContext& context, void* to, const void* from, size_t bytes) {
   const auto count = static_cast<unsigned>(bytes / sizeof(Unit));
-  return Launch(
-      context,
-      {.kernel = "small_copy", .grid = (count + kThreads - 1) / kThreads, .block = kThreads},
-      SmallCopyKernel<Unit, kFromHost>,
-      static_cast<Unit*>(to),
-      static_cast<const Unit*>(from),
-      count);
+  return Launch(context,
+                {.kernel = "small_copy",
+                 .grid = (count + kCopyThreads - 1) / kCopyThreads,
+                 .block = kCopyThreads},
+                SmallCopyKernel<Unit, kFromHost>,
+                static_cast<Unit*>(to),
+                static_cast<const Unit*>(from),
+                count);
 }
 
 template <bool kFromHost>

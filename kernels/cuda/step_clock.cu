@@ -26,7 +26,9 @@ struct StepClock::Ring {
 
 namespace {
 
-__global__ void MarkKernel(unsigned long long* count, unsigned long long* marks, unsigned mark) {
+__global__ void ClockMarkKernel(unsigned long long* count,
+                                unsigned long long* marks,
+                                unsigned mark) {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
   marks[(*count)++ % kCapacity] = now << 1 | mark;
@@ -65,7 +67,7 @@ StepClock::~StepClock() {
 absl::Status StepClock::Add(Mark mark) {
   return Launch({.kernel = "step_clock"},
                 context_.stream,
-                MarkKernel,
+                ClockMarkKernel,
                 &ring_->count,
                 ring_->marks,
                 static_cast<unsigned>(mark));

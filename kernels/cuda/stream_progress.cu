@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kAskPeriodNs = 1'000'000;
 
 // A release at the scope of the system: whoever sees the number sees what earlier kernels wrote.
-__global__ void MarkKernel(uint64_t* reached, uint64_t mark) {
+__global__ void ProgressMarkKernel(uint64_t* reached, uint64_t mark) {
   LaunchNext();
   WaitForPrevious();
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(reached), "l"(mark) : "memory");
@@ -40,8 +40,8 @@ StreamProgress::~StreamProgress() {
 }
 
 absl::StatusOr<uint64_t> StreamProgress::Mark() {
-  PAGODA_RETURN_IF_ERROR(
-      Launch(context_, {.kernel = "stream_progress"}, MarkKernel, reached_, last_mark_ + 1));
+  PAGODA_RETURN_IF_ERROR(Launch(
+      context_, {.kernel = "stream_progress"}, ProgressMarkKernel, reached_, last_mark_ + 1));
   return ++last_mark_;
 }
 

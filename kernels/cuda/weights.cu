@@ -12,7 +12,7 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kWeightThreads = 256;
 constexpr int kPerThread = 8;  // one 16-byte store
 
 // Elements 4 * block .. 4 * block + 3 of the stream, by the arithmetic of NormalFromPhilox.
@@ -36,8 +36,9 @@ __device__ __forceinline__ void NormalBlock(uint64_t seed,
 template <typename T>
 __global__ void FillNormalKernel(const __grid_constant__ NormalFill fill) {
   T* data = static_cast<T*>(fill.data);
-  const int64_t step = int64_t{gridDim.x} * kThreads * kPerThread;
-  for (int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kPerThread; i < fill.count;
+  const int64_t step = int64_t{gridDim.x} * kWeightThreads * kPerThread;
+  for (int64_t i = (int64_t{blockIdx.x} * kWeightThreads + threadIdx.x) * kPerThread;
+       i < fill.count;
        i += step) {
     float values[kPerThread];
     const uint64_t block = (fill.first_index + i) / 4;
@@ -55,22 +56,22 @@ __global__ void FillNormalKernel(const __grid_constant__ NormalFill fill) {
 template <typename T>
 __global__ void FillNormalScalarKernel(const __grid_constant__ NormalFill fill) {
   T* data = static_cast<T*>(fill.data);
-  const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < fill.count; i += step) {
+  const int64_t step = int64_t{gridDim.x} * kWeightThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kWeightThreads + threadIdx.x; i < fill.count; i += step) {
     data[i] = FromFloat<T>(fill.stddev * NormalFromPhilox(fill.seed, fill.first_index + i));
   }
 }
 
 template <typename From, typename To>
 __global__ void ConvertKernel(const From* from, To* to, int64_t count) {
-  const int64_t step = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
+  const int64_t step = int64_t{gridDim.x} * kWeightThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kWeightThreads + threadIdx.x; i < count; i += step) {
     to[i] = FromFloat<To>(ToFloat(from[i]));
   }
 }
 
-unsigned BlocksFor(const DeviceContext& context, int64_t count, int per_thread) {
-  const int64_t per_block = int64_t{kThreads} * per_thread;
+unsigned WeightBlocksFor(const DeviceContext& context, int64_t count, int per_thread) {
+  const int64_t per_block = int64_t{kWeightThreads} * per_thread;
   return static_cast<unsigned>(
       std::min((count + per_block - 1) / per_block, int64_t{context.num_sms} * 8));
 }
@@ -80,13 +81,14 @@ absl::Status LaunchConvert(const DeviceContext& context,
                            const void* from,
                            void* to,
                            int64_t count) {
-  return Launch(
-      {.kernel = "convert_weights", .grid = BlocksFor(context, count, 4), .block = kThreads},
-      context.stream,
-      ConvertKernel<From, To>,
-      static_cast<const From*>(from),
-      static_cast<To*>(to),
-      count);
+  return Launch({.kernel = "convert_weights",
+                 .grid = WeightBlocksFor(context, count, 4),
+                 .block = kWeightThreads},
+                context.stream,
+                ConvertKernel<From, To>,
+                static_cast<const From*>(from),
+                static_cast<To*>(to),
+                count);
 }
 
 }  // namespace
@@ -98,8 +100,8 @@ absl::Status FillNormal(const DeviceContext& context, const NormalFill& fill) {
   context.weights_written = true;
   return DispatchDType(fill.dtype, "fill_normal", [&]<typename T>() {
     return Launch({.kernel = "fill_normal",
-                   .grid = BlocksFor(context, fill.count, vectors ? kPerThread : 1),
-                   .block = kThreads},
+                   .grid = WeightBlocksFor(context, fill.count, vectors ? kPerThread : 1),
+                   .block = kWeightThreads},
                   context.stream,
                   vectors ? FillNormalKernel<T> : FillNormalScalarKernel<T>,
                   fill);

@@ -7,8 +7,6 @@
 
 namespace pagoda::kernels::cuda {
 
-inline constexpr int kVector = 8;  // 16-bit elements of one 16-byte access
-
 __device__ __forceinline__ float Silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 // What is added to a product: bias and residual of (row, column), read once the previous kernel has

@@ -9,8 +9,8 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
+constexpr int kStreamThreads = 512;
+constexpr int kStreamWarps = kStreamThreads / 32;
 constexpr int kBlocksPerSm = 1;
 constexpr int kUnitGroups = kUnitTokens / kGroup / 32;  // of a lane
 static_assert(kUnitGroups == kUnitBlocks);              // a block is what a warp reads at once
@@ -307,12 +307,12 @@ __device__ __forceinline__ void AddToRow(const SampleParams& p,
   if (slot >= 0 && slot < p.num_slots) p.last_tokens[slot] = token;
 }
 
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+__global__ void __launch_bounds__(kStreamThreads, kBlocksPerSm)
     StreamKernel(const __grid_constant__ SampleParams p, SampleRowState* states, uint32_t* maxima) {
   LaunchNext();
   const int units_per_row = NumSampleUnits(p.vocab_size);
   const int64_t num_units = p.rows * units_per_row;
-  const int64_t num_warps = int64_t{gridDim.x} * kWarps;
+  const int64_t num_warps = int64_t{gridDim.x} * kStreamWarps;
   const int64_t index = int64_t{threadIdx.x / 32} * gridDim.x + blockIdx.x;
   const int64_t begin = num_units * index / num_warps;
   const int64_t end = num_units * (index + 1) / num_warps;
@@ -361,7 +361,7 @@ absl::Status LaunchSampleStream(const DeviceContext& context,
   const int64_t blocks = std::min<int64_t>(int64_t{context.num_sms} * kBlocksPerSm, num_units);
   return Launch(
       context,
-      {.kernel = "sample_stream", .grid = static_cast<unsigned>(blocks), .block = kThreads},
+      {.kernel = "sample_stream", .grid = static_cast<unsigned>(blocks), .block = kStreamThreads},
       StreamKernel,
       params,
       states,

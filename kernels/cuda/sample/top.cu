@@ -10,11 +10,11 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kTopThreads = 256;
+constexpr int kTopWarps = kTopThreads / 32;
 constexpr int kMaxBlocks = kMaxTopVocab / kBlockTokens;
-constexpr int kOwnBlocks = kMaxBlocks / kThreads;  // of one thread
-constexpr int kCapacity = 1024;                    // of the list
+constexpr int kOwnBlocks = kMaxBlocks / kTopThreads;  // of one thread
+constexpr int kCapacity = 1024;                       // of the list
 static_assert(kCapacity >= kMaxTopK);
 // Blocks that a warp reads at once.
 constexpr int kReads = 4;
@@ -24,7 +24,7 @@ struct TopShared {
   unsigned long long sorted[kCapacity];
   unsigned long long key_scratch[32];
   uint16_t blocks[kMaxBlocks];
-  uint32_t warp_count[2][kWarps];
+  uint32_t warp_count[2][kTopWarps];
   uint32_t num_blocks;
   uint32_t list_size;
 };
@@ -46,7 +46,7 @@ class TopRow {
     uint32_t largest = 0;
 #pragma unroll
     for (int j = 0; j < kOwnBlocks; ++j) {
-      const int block = static_cast<int>(threadIdx.x) + j * kThreads;
+      const int block = static_cast<int>(threadIdx.x) + j * kTopThreads;
       own_[j] = block < num_blocks ? __ldcg(maxima + block) : 0;
       largest = max(largest, own_[j]);
     }
@@ -82,7 +82,7 @@ class TopRow {
     for (int j = 0; j < kOwnBlocks; ++j) {
       if (own_[j] >= threshold) {
         s_.blocks[atomicAdd(&s_.num_blocks, 1u)] =
-            static_cast<uint16_t>(threadIdx.x + j * kThreads);
+            static_cast<uint16_t>(threadIdx.x + j * kTopThreads);
       }
     }
     __syncthreads();
@@ -107,7 +107,7 @@ class TopRow {
       FillList(low);
     }
     // Few: the place of each is how many are before it.
-    for (uint32_t i = threadIdx.x; i < size; i += kThreads) {
+    for (uint32_t i = threadIdx.x; i < size; i += kTopThreads) {
       const unsigned long long key = s_.list[i];
       uint32_t before = 0;
       for (uint32_t j = 0; j < size; ++j) before += s_.list[j] > key ? 1 : 0;
@@ -127,7 +127,7 @@ class TopRow {
     __syncthreads();
     uint32_t sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += s_.warp_count[parity_][w];
+    for (int w = 0; w < kTopWarps; ++w) sum += s_.warp_count[parity_][w];
     return sum;
   }
 
@@ -137,12 +137,12 @@ class TopRow {
     const int lane = threadIdx.x & 31;
     const auto num_blocks = static_cast<int>(s_.num_blocks);
     for (int base = static_cast<int>(threadIdx.x >> 5); base < num_blocks;
-         base += kWarps * kReads) {
+         base += kTopWarps * kReads) {
       float z[kReads][kGroup];
       int32_t first[kReads];
 #pragma unroll
       for (int r = 0; r < kReads; ++r) {
-        const int at = base + r * kWarps;
+        const int at = base + r * kTopWarps;
         first[r] = at < num_blocks ? s_.blocks[at] * kBlockTokens + lane * kGroup : vocab_size_;
         Read(first[r], z[r]);
       }
@@ -191,7 +191,7 @@ class TopRow {
   int parity_ = 0;
 };
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTopThreads)
     TopKernel(const __grid_constant__ SampleParams p, const uint32_t* maxima) {
   __shared__ TopShared shared;
   LaunchNext();
@@ -233,7 +233,7 @@ absl::Status LaunchSampleTop(const DeviceContext& context,
   return Launch(context,
                 {.kernel = "sample_top",
                  .grid = static_cast<unsigned>(std::min<int64_t>(params.rows, kMaxTopRows)),
-                 .block = kThreads},
+                 .block = kTopThreads},
                 TopKernel,
                 params,
                 maxima);
