@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct ScheduledRow {
 struct Admission {
   Sequence* sequence = nullptr;
   int32_t num_computed_tokens = 0;
+  // Where these end inside a block: the one that has them.
+  std::optional<BlockId> copied_block;
 };
 
 // Table growth of a sequence that had its table before this step: entries from `first` on are new.

@@ -323,22 +323,25 @@ bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
   }
   waiting_.erase(sequence);
   if (sequence->num_preemptions > 0) --num_preempted_waiting_;
-  blocks_->Begin(sequence, need);
-  sequence->num_computed = need.num_shared_tokens;
-  sequence->num_confirmed = 0;
   sequence->num_admission_tokens = num_tokens;
-  Run(sequence, step);
+  Run(sequence, need, step);
   return true;
 }
 
-void Scheduler::Run(Sequence* sequence, ScheduledStep* step) {
+void Scheduler::Run(Sequence* sequence, const SequenceBlocks::Need& need, ScheduledStep* step) {
+  blocks_->Begin(sequence, need);
+  sequence->num_computed = need.num_shared_tokens;
+  sequence->num_confirmed = 0;
   sequence->forces_token = false;  // it is sent with its tokens
+  sequence->parent = nullptr;
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   sequence->state = SequenceState::kRunning;
   running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, OrderLess()),
                   sequence);
-  step->admitted.push_back({.sequence = sequence, .num_computed_tokens = sequence->num_computed});
+  step->admitted.push_back({.sequence = sequence,
+                            .num_computed_tokens = need.num_shared_tokens,
+                            .copied_block = need.copied_block});
 }
 
 void Scheduler::RetireRow(const ScheduledRow& row) {
@@ -371,9 +374,16 @@ void Scheduler::Resume(Sequence* sequence) {
   sequence->forces_token = sequence->state == SequenceState::kRunning;
 }
 
+void Scheduler::Follow(Sequence* sequence, const Sequence& parent) {
+  sequence->num_known_tokens = parent.num_known_tokens + 1;
+  sequence->parent = &parent;
+  Enqueue(sequence);
+}
+
 void Scheduler::Suspend(Sequence* sequence) {
   PAGODA_CHECK(sequence->num_rows_in_flight == 0);
   sequence->is_held = false;
+  sequence->parent = nullptr;
   if (sequence->state == SequenceState::kIdle) return;
   End(sequence);
   sequence->state = SequenceState::kIdle;

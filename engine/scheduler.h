@@ -62,6 +62,9 @@ class Scheduler {
   void Hold(Sequence* sequence) { sequence->is_held = true; }
   // A beam goes on where it is, with a token of the host's choice added.
   void Resume(Sequence* sequence);
+  // A beam takes the place of the suspended `sequence`: the tokens of `parent`, which keeps them as
+  // it goes on, and another one. REQUIRES: the sequence's output says so already.
+  void Follow(Sequence* sequence, const Sequence& parent);
   // A beam is none any more: it is kIdle, without slot and blocks. REQUIRES: not kEnded; none of
   // its rows is in flight.
   void Suspend(Sequence* sequence);
@@ -128,8 +131,8 @@ class Scheduler {
   Sequence* Head() const;
   // Gives a waiting sequence a slot, the blocks it can share and the promise of the others.
   bool TryAdmit(Sequence* sequence, ScheduledStep* step);
-  // The sequence gets a slot and joins the running ones.
-  void Run(Sequence* sequence, ScheduledStep* step);
+  // The sequence gets a slot and what it needs, and joins the running ones.
+  void Run(Sequence* sequence, const SequenceBlocks::Need& need, ScheduledStep* step);
   // If `sequence` goes first, the head of the queue must still find a slot and its blocks.
   bool MayPass(const Sequence& sequence) const;
   // Blocks for admission that no one was promised; those who run keep one each to grow into.

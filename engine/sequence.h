@@ -76,6 +76,9 @@ struct Sequence {
   // Of a beam: it has said what may follow, and the others have not.
   bool is_held = false;
   bool forces_token = false;  // the worker has another last token than the sequence
+  // Of a beam that takes another's place and has not begun to run: the one whose tokens it goes on
+  // from. That one keeps them until all beams of the round have said what may follow.
+  const Sequence* parent = nullptr;
   SequenceState state = SequenceState::kIdle;
   int32_t num_known_tokens;           // prompt and output on the host
   int32_t num_samples_in_flight = 0;  // tokens that plans in flight will add, drafts among them

@@ -21,6 +21,24 @@ bool HasSiblingsToBegin(const Sequence& first) {
          });
 }
 
+// A sequence of the same request that has computed the first `num_tokens` tokens of another; null:
+// none has.
+struct Donor {
+  const Sequence* sequence = nullptr;
+  int32_t num_tokens = 0;
+};
+
+Donor DonorOf(const Sequence& sequence) {
+  const LiveRequest& live = *sequence.request;
+  const Sequence* const parent = sequence.parent;
+  if (parent != nullptr && parent->state == SequenceState::kRunning)
+    return {.sequence = parent, .num_tokens = parent->num_confirmed};
+  const Sequence& first = live.sequences[0];
+  if (sequence.index == 0 || !live.prompt_is_done || first.state != SequenceState::kRunning)
+    return {};
+  return {.sequence = &first, .num_tokens = std::min(first.num_confirmed, live.num_prompt_tokens)};
+}
+
 constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
 
 int64_t MaxHeldBlocks(const SequenceBlocks::Options& options, int64_t num_total) {
@@ -75,20 +93,28 @@ void SequenceBlocks::FindCachedWindow(const Sequence& sequence, int32_t max_bloc
   shared_hash_ = hashes_[end - 1];
 }
 
-void SequenceBlocks::FindOfSibling(const Sequence& sequence, int32_t max_blocks) {
-  const LiveRequest& live = *sequence.request;
-  const Sequence& first = live.sequences[0];
-  if (sequence.index == 0 || !live.prompt_is_done || first.state != SequenceState::kRunning) return;
-  const int32_t num_blocks =
-      std::min(max_blocks, std::min(first.num_confirmed, live.num_prompt_tokens) / block_size_);
-  const int32_t first_read = FirstBlockRead(num_blocks * block_size_);
-  if (num_blocks <= static_cast<int32_t>(shared_.size())) return;
-  if (first_read < first.num_recycled_blocks) return;
-  first_shared_ = first_read;
-  shared_.assign(first_read, kRecycledBlock);
-  shared_.insert(
-      shared_.end(), first.tables[0].begin() + first_read, first.tables[0].begin() + num_blocks);
-  if (prefix_caching_) shared_hash_ = live.prompt_hashes[num_blocks - 1];
+void SequenceBlocks::FindOfSibling(const Sequence& sequence,
+                                   int32_t max_shared_tokens,
+                                   Need* need) {
+  const Donor donor = DonorOf(sequence);
+  if (donor.sequence == nullptr) return;
+  const BlockTable& table = donor.sequence->tables[0];
+  const int32_t num_tokens = std::min(max_shared_tokens, donor.num_tokens);
+  const int32_t num_blocks = num_tokens / block_size_;
+  const int32_t first_read = FirstBlockRead(num_tokens);
+  if (first_read < donor.sequence->num_recycled_blocks) return;
+  const auto num_found = static_cast<int32_t>(shared_.size());
+  if (num_blocks < num_found) return;
+  if (num_blocks > num_found) {
+    for (int32_t i = num_found; prefix_caching_ && i < num_blocks; ++i) {
+      shared_hash_ = ContentOf(sequence, i, shared_hash_).hash;
+    }
+    first_shared_ = first_read;
+    shared_.assign(first_read, kRecycledBlock);
+    shared_.insert(shared_.end(), table.begin() + first_read, table.begin() + num_blocks);
+  }
+  need->num_shared_tokens = num_tokens;
+  if (num_tokens % block_size_ != 0) need->copied_block = table[num_blocks];
 }
 
 SequenceBlocks::Need SequenceBlocks::Find(const Sequence& sequence,
@@ -100,9 +126,9 @@ SequenceBlocks::Need SequenceBlocks::Find(const Sequence& sequence,
   shared_hash_ = sequence.request->root_hash;
   if (prefix_caching_ && window_ > 0) FindCachedWindow(sequence, max_blocks);
   if (prefix_caching_ && window_ == 0) FindCached(sequence, max_blocks);
-  FindOfSibling(sequence, max_blocks);
+  Need need = {.num_shared_tokens = static_cast<int32_t>(shared_.size()) * block_size_};
+  FindOfSibling(sequence, max_shared_tokens, &need);
   const int32_t num_shared = static_cast<int32_t>(shared_.size());
-  Need need = {.num_shared_tokens = num_shared * block_size_};
   need.num_fresh = NumBlocks(num_tokens) - num_shared;
   if (window_ > 0) {
     const int64_t num_held = num_shared - first_shared_;

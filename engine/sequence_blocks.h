@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/optional.h"
@@ -48,8 +49,11 @@ class SequenceBlocks {
 
   // What a sequence takes to begin.
   struct Need {
-    int32_t num_shared_tokens = 0;  // computed already, in blocks that it can share
-    int64_t num_fresh = 0;          // blocks to be promised
+    // Computed already, in blocks that it can share, the last of them perhaps in one that it
+    // copies.
+    int32_t num_shared_tokens = 0;
+    std::optional<BlockId> copied_block;
+    int64_t num_fresh = 0;       // blocks to be promised
     int64_t num_unpromised = 0;  // blocks that nobody could be promised any more: fresh ones, and
                                  // shared ones that are cached
   };
@@ -109,8 +113,9 @@ class SequenceBlocks {
   // fills shared_ and its companions.
   void FindCached(const Sequence& sequence, int32_t max_blocks);
   void FindCachedWindow(const Sequence& sequence, int32_t max_blocks);
-  // The same among the blocks of the first sequence of the request, cached or not.
-  void FindOfSibling(const Sequence& sequence, int32_t max_blocks);
+  // What a sequence of the same request has computed of the same tokens, published or not: shares
+  // its full blocks where more than those found are full, and copies the last.
+  void FindOfSibling(const Sequence& sequence, int32_t max_shared_tokens, Need* need);
   void DropPromise(Sequence* sequence);
   // Content of the block_idx-th block, after one with the hash `parent`; valid until the next call.
   // REQUIRES: its tokens are known.

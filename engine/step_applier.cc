@@ -209,16 +209,17 @@ void StepApplier::AdvanceBeams(LiveRequest* live, int64_t now_ns) {
   if (children.empty()) return FinishBeams(live, now_ns);
   for (const BeamSearch::Child& child : children) {
     Sequence& sequence = live->sequences[child.index];
-    if (child.index != child.parent) {
-      const Sequence& parent = live->sequences[child.parent];
-      scheduler_->Suspend(&sequence);
-      sequence.output = parent.output;
-      sequence.num_known_tokens = parent.num_known_tokens;
+    if (child.index == child.parent) {
+      sequence.output.push_back(child.token);
+      scheduler_->Resume(&sequence);
+      continue;
     }
+    // Before its parent goes on.
+    const Sequence& parent = live->sequences[child.parent];
+    scheduler_->Suspend(&sequence);
+    sequence.output = parent.output;
     sequence.output.push_back(child.token);
-    scheduler_->Resume(&sequence);
-    // It finds its parent's full blocks in the prefix index; the rest it computes again.
-    if (child.index != child.parent) scheduler_->Enqueue(&sequence);
+    scheduler_->Follow(&sequence, parent);
   }
   for (Sequence& sequence : live->sequences) {
     if (!live->beams->is_open(sequence.index)) scheduler_->Suspend(&sequence);

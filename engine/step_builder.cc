@@ -109,6 +109,7 @@ void StepBuilder::SetNewSequence(const Admission& admission, internal::v1::NewSe
   AddIds(sequence.output, out->mutable_token_ids());
   out->set_num_prompt_tokens(static_cast<uint32_t>(live.num_prompt_tokens));
   out->set_num_computed_tokens(static_cast<uint32_t>(admission.num_computed_tokens));
+  if (admission.copied_block.has_value()) out->set_copied_block(admission.copied_block->value());
   for (const BlockTable& table : sequence.tables) {
     auto* block_ids = out->add_block_tables()->mutable_block_ids();
     block_ids->Reserve(static_cast<int>(table.size()));

@@ -13,6 +13,7 @@
 #include "kernels/base/dtype.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/copy_blocks.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/fused_linear.h"
 #include "kernels/ops/linear.h"
@@ -143,6 +144,8 @@ class Backend {
   virtual absl::Status FusedLinear(const FusedLinearParams&) {
     return absl::UnimplementedError("no fused linear on this backend");
   }
+  // Of the KV pool, before the step that reads or writes the copies.
+  virtual absl::Status CopyBlocks(const CopyBlocksParams& params) = 0;
   // Once a step, before its layers and outside graphs: plans the work of PagedAttention for
   // `batch`.
   virtual absl::Status PrepareAttention(const AttentionBatch& batch) = 0;

@@ -20,7 +20,7 @@ inline constexpr char kCudaModuleCreateSymbol[] = "pagoda_cuda_module_create";
 // Changes by hand with the virtual functions of Backend and with the meaning of a field; the sizes
 // of everything that crosses the border are mixed in.
 inline constexpr uint64_t kCudaModuleAbi = [] {
-  uint64_t abi = 3;
+  uint64_t abi = 4;
   for (const uint64_t size : {sizeof(BackendOptions),
                               sizeof(Buffer),
                               sizeof(LinearParams),
@@ -33,6 +33,7 @@ inline constexpr uint64_t kCudaModuleAbi = [] {
                               sizeof(ResolveTokensParams),
                               sizeof(ScatterParams),
                               sizeof(AttentionBatch),
+                              sizeof(CopyBlocksParams),
                               sizeof(RopeKvWriteParams),
                               sizeof(PagedAttentionParams),
                               sizeof(SampleRow),

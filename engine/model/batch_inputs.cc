@@ -55,12 +55,14 @@ size_t BatchInputs::Lay(const StepLimits& limits, bool on_device, char* base, Ar
   // At most whole tables change.
   const size_t table_size = seqs * static_cast<size_t>(limits.max_blocks_per_sequence());
   large.table_changes = layout.Array(2 * table_size);
+  large.block_copies = layout.Array(2 * seqs);
   if (on_device) {
     large.block_tables = layout.Array(table_size);
     large.tokens = layout.Array(static_cast<size_t>(limits.max_step_tokens));
     large.last_tokens = layout.Array(seqs);
   }
   set->small.table_changes = large.table_changes;
+  set->small.block_copies = large.block_copies;
   set->small.block_tables = large.block_tables;
   set->small.tokens = large.tokens;
   set->small.last_tokens = large.last_tokens;
@@ -240,6 +242,19 @@ absl::Status BatchInputs::Build(kernels::Backend& backend,
             .host_context_lens = host_.context_lens};
   PAGODA_RETURN_IF_ERROR(UpdateTables(backend));
   return CopyArrays(backend);
+}
+
+absl::StatusOr<const int32_t*> BatchInputs::SendBlockCopies(
+    kernels::Backend& backend, absl::Span<const BlockCopy> copies) const {
+  PAGODA_CHECK(copies.size() <= table_rows_.size());
+  int32_t* out = host_.block_copies;
+  for (const BlockCopy& copy : copies) {
+    *out++ = copy.from;
+    *out++ = copy.to;
+  }
+  PAGODA_RETURN_IF_ERROR(backend.CopyToDevice(
+      device_.block_copies, host_.block_copies, copies.size() * sizeof(BlockCopy)));
+  return device_.block_copies;
 }
 
 absl::Status BatchInputs::ResolveTokens(kernels::Backend& backend) const {

@@ -40,6 +40,11 @@ class BatchInputs {
   // device.
   absl::Status ResolveTokens(kernels::Backend& backend) const;
 
+  // Enqueues the way of the step's block copies to the device: where they are there. REQUIRES:
+  // Build was called for the step; at most one a slot.
+  absl::StatusOr<const int32_t*> SendBlockCopies(kernels::Backend& backend,
+                                                 absl::Span<const BlockCopy> copies) const;
+
   // ---- Of the last Build.
   const kernels::AttentionBatch& batch() const { return batch_; }
   // [num_rows] on the device.
@@ -60,6 +65,7 @@ class BatchInputs {
     int32_t* row_offsets = nullptr;
     int32_t* context_lens = nullptr;
     int32_t* table_changes = nullptr;  // pairs: place in block_tables, block id
+    int32_t* block_copies = nullptr;   // pairs: from, to
     int32_t* block_tables = nullptr;   // device only
     int32_t* tokens = nullptr;         // device only
     int32_t* last_tokens = nullptr;    // device only

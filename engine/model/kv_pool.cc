@@ -40,6 +40,16 @@ absl::StatusOr<KvPool> KvPool::Allocate(kernels::Backend& backend,
   return pool;
 }
 
+kernels::CopyBlocksParams KvPool::Copies(const int32_t* pairs, int64_t count) const {
+  const auto layer_bytes = static_cast<int64_t>(layer_bytes_);
+  return {.data = buffer_.data(),
+          .pairs = pairs,
+          .count = count,
+          .num_layers = static_cast<int64_t>(buffer_.size_bytes()) / layer_bytes,
+          .num_blocks = first_layer_.num_blocks,
+          .block_bytes = layer_bytes / first_layer_.num_blocks};
+}
+
 kernels::KvCacheView KvPool::layer(int32_t idx) const {
   kernels::KvCacheView view = first_layer_;
   view.data = buffer_.as<char>() + static_cast<uint64_t>(idx) * layer_bytes_;

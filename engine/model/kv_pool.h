@@ -24,6 +24,8 @@ class KvPool {
   static int32_t Window(const ModelConfig& model);
 
   kernels::KvCacheView layer(int32_t idx) const;
+  // Of `count` blocks in all layers; `pairs` as CopyBlocksParams has them.
+  kernels::CopyBlocksParams Copies(const int32_t* pairs, int64_t count) const;
   uint64_t size_bytes() const { return buffer_.size_bytes(); }
 
  private:

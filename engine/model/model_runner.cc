@@ -361,11 +361,19 @@ absl::Status ModelRunner::RunGraph(absl::Span<const LogitRow> rows,
   return absl::OkStatus();
 }
 
+absl::Status ModelRunner::CopyBlocks() {
+  const absl::Span<const BlockCopy> copies = slots_->block_copies();
+  if (copies.empty()) return absl::OkStatus();
+  PAGODA_ASSIGN_OR_RETURN(const int32_t* pairs, inputs_.SendBlockCopies(*backend_, copies));
+  return backend_->CopyBlocks(kv_.Copies(pairs, static_cast<int64_t>(copies.size())));
+}
+
 absl::Status ModelRunner::RunStep(absl::Span<const StepRow> rows, int set_idx, PendingStep& step) {
   const int32_t graph_size = GraphSize(rows);
   const int32_t layers_size = graph_size == 0 ? layer_graphs_.SizeFor(NumTokens(rows)) : 0;
   PAGODA_RETURN_IF_ERROR(
       inputs_.Build(*backend_, rows, *slots_, set_idx, std::max(graph_size, layers_size)));
+  PAGODA_RETURN_IF_ERROR(CopyBlocks());
   PAGODA_RETURN_IF_ERROR(backend_->PrepareAttention(inputs_.batch()));
   const std::vector<LogitRow> logit_rows = LogitRows(rows, *slots_, inputs_);
   if (graph_size != 0) return RunGraph(logit_rows, graph_size, set_idx, step);

@@ -44,6 +44,7 @@ absl::StatusOr<absl::Span<const StepRow>> SlotTable::Apply(const StepPlan& plan)
   for (const internal::v1::ForcedToken& forced : plan.forced_tokens()) {
     PAGODA_RETURN_IF_ERROR(Force(forced));
   }
+  block_copies_.clear();
   for (const NewSequence& sequence : plan.new_sequences()) PAGODA_RETURN_IF_ERROR(Start(sequence));
   if (plan.row_num_tokens_size() != plan.row_slots_size() ||
       plan.row_samples_size() != plan.row_slots_size()) {
@@ -202,6 +203,32 @@ absl::Status SlotTable::Start(const NewSequence& sequence) {
       PAGODA_RETURN_IF_ERROR(AddBlock(slot, block, "block_tables"));
     }
   }
+  return NoteCopiedBlock(sequence, slot);
+}
+
+absl::Status SlotTable::NoteCopiedBlock(const NewSequence& sequence, const SlotState& slot) {
+  const bool ends_inside = slot.num_computed_tokens % limits_.block_size != 0;
+  if (sequence.has_copied_block() != ends_inside) {
+    return Broken("a new sequence has ",
+                  slot.num_computed_tokens,
+                  " computed tokens in blocks of ",
+                  limits_.block_size,
+                  ends_inside ? " and no copied_block" : " and a copied_block");
+  }
+  if (!ends_inside) return absl::OkStatus();
+  if (sequence.copied_block() >= static_cast<uint32_t>(limits_.num_blocks)) {
+    return Broken("copied_block is ",
+                  sequence.copied_block(),
+                  "; expected blocks below ",
+                  limits_.num_blocks);
+  }
+  const auto block_idx = static_cast<size_t>(slot.num_computed_tokens / limits_.block_size);
+  if (block_idx >= slot.blocks.size()) {
+    return Broken(
+        "a new sequence of ", slot.blocks.size(), " blocks has no place for copied_block");
+  }
+  block_copies_.push_back(
+      {.from = static_cast<int32_t>(sequence.copied_block()), .to = slot.blocks[block_idx]});
   return absl::OkStatus();
 }
 

@@ -35,6 +35,12 @@ struct StepRow {
   int32_t end_position() const { return first_position + num_tokens; }
 };
 
+// A block of the KV pool that is to have the content of another; one entry of CopyBlocksParams.
+struct BlockCopy {
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
 // What a worker knows of one running sequence.
 struct SlotState {
   bool live = false;
@@ -75,6 +81,8 @@ class SlotTable {
   // Forgets every sequence; the next plan is step 1.
   void Reset();
 
+  // Of the last plan, before its rows are computed.
+  absl::Span<const BlockCopy> block_copies() const { return block_copies_; }
   const SlotState& slot(int32_t idx) const { return slots_[static_cast<size_t>(idx)]; }
   const StepLimits& limits() const { return limits_; }
   // REQUIRES: no slot has a sequence.
@@ -90,6 +98,7 @@ class SlotTable {
   absl::Status TakeDraft(const internal::v1::Draft& draft, SlotState* slot) const;
   absl::StatusOr<SlotState*> LiveSlot(uint32_t slot_idx, const char* field);
   absl::Status AddBlock(SlotState& slot, uint32_t block, const char* field);
+  absl::Status NoteCopiedBlock(const internal::v1::NewSequence& sequence, const SlotState& slot);
   absl::Status CheckSampling(const internal::v1::RowSampling& sampling) const;
 
   StepLimits limits_;
@@ -98,6 +107,7 @@ class SlotTable {
   // Step that last had a row of the slot, to find a slot that a plan names twice.
   std::vector<uint64_t> last_row_step_;
   std::vector<StepRow> rows_;
+  std::vector<BlockCopy> block_copies_;
 };
 
 }  // namespace pagoda::engine

@@ -162,6 +162,9 @@ class CpuBackend final : public Backend {
   absl::Status CombineExperts(const CombineExpertsParams& params) override {
     return cpu::CombineExperts(context_, params);
   }
+  absl::Status CopyBlocks(const CopyBlocksParams& params) override {
+    return cpu::CopyBlocks(context_, params);
+  }
   absl::Status PrepareAttention(const AttentionBatch& batch) override { return Validate(batch); }
   absl::Status RopeKvWrite(const RopeKvWriteParams& params) override {
     return cpu::RopeKvWrite(context_, params);

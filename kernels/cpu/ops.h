@@ -4,6 +4,7 @@
 #include "kernels/cpu/context.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
+#include "kernels/ops/copy_blocks.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/linear.h"
 #include "kernels/ops/moe.h"
@@ -31,6 +32,7 @@ absl::Status Linear(Context& context, const LinearParams& params);
 absl::Status RouteExperts(Context& context, const RouteExpertsParams& params);
 absl::Status GroupedLinear(Context& context, const GroupedLinearParams& params);
 absl::Status CombineExperts(Context& context, const CombineExpertsParams& params);
+absl::Status CopyBlocks(Context& context, const CopyBlocksParams& params);
 absl::Status RopeKvWrite(Context& context, const RopeKvWriteParams& params);
 absl::Status PagedAttention(Context& context, const PagedAttentionParams& params);
 absl::Status Sample(Context& context, const SampleParams& params);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/copy_blocks.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/elementwise.h"
@@ -372,6 +373,11 @@ absl::Status CudaBackend::FusedLinear(const FusedLinearParams& params) {
   if (params.linear.m == 0) return absl::OkStatus();
   PAGODA_ASSIGN_OR_RETURN(const GemmArgs args, ToGemmArgs(params));
   return Finish("fused_linear", linear_->RunFused(params.linear.x_dtype, args));
+}
+
+absl::Status CudaBackend::CopyBlocks(const CopyBlocksParams& params) {
+  PAGODA_RETURN_IF_ERROR(Validate(params));
+  return Finish("copy_blocks", cuda::CopyBlocks(context_, params));
 }
 
 absl::Status CudaBackend::PrepareAttention(const AttentionBatch& batch) {

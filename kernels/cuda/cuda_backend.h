@@ -78,6 +78,7 @@ class CudaBackend : public Backend {
   absl::Status CombineExperts(const CombineExpertsParams& params) override;
   absl::Status PrepareAttention(const AttentionBatch& batch) override;
   uint32_t AttentionVariant() const override;
+  absl::Status CopyBlocks(const CopyBlocksParams& params) override;
   absl::Status RopeKvWrite(const RopeKvWriteParams& params) override;
   absl::Status PagedAttention(const PagedAttentionParams& params) override;
   absl::Status AdjustLogits(const AdjustLogitsParams& params) override;

@@ -156,8 +156,28 @@ TEST(BeamsTest, ShareTheBlocksOfWhatTheyHaveInCommon) {
   ExpectBeams(h, request, 12);
   // Ten blocks of the prompt once, and at most three of each beam's own.
   EXPECT_LE(most_used, 10 + 4 * 3);
-  // Never the prompt again: a beam that takes another's place computes less than a block.
-  EXPECT_LE(h.pipe.num_tokens_computed(), 40u + 12 * 4 * 4);
+  // Nothing twice: a beam that takes another's place copies what its last block holds already.
+  EXPECT_LE(h.pipe.num_tokens_computed(), 40u + 11 * 4);
+  EXPECT_GT(h.pipe.num_blocks_copied(), 0u);
+}
+
+TEST(BeamsTest, ShareAllOfWhatTheyHaveInCommonWithoutAPrefixCacheAndBehindAWindow) {
+  for (const int32_t window : {0, 3, 4, 9}) {
+    for (const bool caching : {false, true}) {
+      EngineHarness::Options options = Options();
+      options.config.set_prefix_caching(caching);
+      options.kv_window = window;
+      EngineHarness h(options);
+      const Request request = NewBeams(h, {.width = 4}, std::vector<TokenId>(17, 1), 30);
+      ASSERT_TRUE(h.Submit(request).ok());
+      const absl::Status status = h.RunToEnd();
+      ASSERT_TRUE(status.ok()) << status << " window " << window;
+      ExpectBeams(h, request, 30);
+      EXPECT_LE(h.pipe.num_tokens_computed(), 17u + 29 * 4) << window << " " << caching;
+      EXPECT_GT(h.pipe.num_blocks_copied(), 0u);
+      EXPECT_EQ(h.metrics.kv_blocks_used.value(), 0);
+    }
+  }
 }
 
 TEST(BeamsTest, TextAndLogprobsOfTheBest) {

@@ -55,7 +55,7 @@ TEST(EngineTest, OneDeliveryPerStepHoldsEverything) {
   EXPECT_EQ(h.sink.num_deliveries, 10);
 }
 
-TEST(EngineTest, SiblingsShareThePromptsFullBlocksByReference) {
+TEST(EngineTest, SiblingsShareThePromptsFullBlocksAndCopyItsLast) {
   for (const bool prefix_caching : {true, false}) {
     EngineHarness::Options options = EngineHarness::DefaultOptions();
     options.config.set_prefix_caching(prefix_caching);
@@ -72,7 +72,8 @@ TEST(EngineTest, SiblingsShareThePromptsFullBlocksByReference) {
     }
     // 33 positions each: three shared blocks, six of each one's own.
     EXPECT_LE(most_used, 3 + 4 * 6);
-    EXPECT_EQ(h.pipe.num_tokens_computed(), 14u + 3 * 2 + 4 * 19);
+    EXPECT_EQ(h.pipe.num_tokens_computed(), 14u + 3 * 1 + 4 * 19);
+    EXPECT_EQ(h.pipe.num_blocks_copied(), 3u);
     EXPECT_EQ(h.metrics.prompt_tokens_computed.value(), 14u);
   }
 }

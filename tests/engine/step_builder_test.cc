@@ -42,7 +42,7 @@ TEST(StepBuilderTest, WritesANewSequence) {
   ScheduledStep step;
   step.id = StepId(12);
   step.released_slots = {SlotId(1)};
-  step.admitted = {{.sequence = &sequence, .num_computed_tokens = 2}};
+  step.admitted = {{.sequence = &sequence, .num_computed_tokens = 2, .copied_block = BlockId(9)}};
   step.rows = {{.sequence = &sequence, .slot = SlotId(3), .num_tokens = 2, .samples = true}};
   StepBuilder builder(50);
   const internal::v1::StepPlan& plan = builder.Build(step);
@@ -57,6 +57,7 @@ TEST(StepBuilderTest, WritesANewSequence) {
   EXPECT_THAT(added.token_ids(), ElementsAre(5, 6, 7, 8));
   EXPECT_EQ(added.num_prompt_tokens(), 3u);
   EXPECT_EQ(added.num_computed_tokens(), 2u);
+  EXPECT_EQ(added.copied_block(), 9u);
   ASSERT_EQ(added.block_tables_size(), 1);
   EXPECT_THAT(added.block_tables(0).block_ids(), ElementsAre(7, 2));
   const internal::v1::RowSampling& sampling = added.sampling();

@@ -148,16 +148,36 @@ void FakeStepPipe::AddSequence(const internal::v1::NewSequence& sequence) {
   slot.sampling = sequence.sampling();
   for (uint32_t token : sequence.token_ids()) Append(&slot, token);
   if (slot.num_prompt_tokens == 0 || slot.num_prompt_tokens > slot.tokens.size() ||
-      slot.num_computed >= slot.tokens.size() || slot.num_computed % options_.block_size != 0) {
+      slot.num_computed >= slot.tokens.size()) {
     Violate("token counts of a new sequence");
   }
   if (sequence.block_tables_size() != 1) return Violate("one KV group");
   slot.num_behind = FirstBlockRead(slot.num_computed);
   uint32_t first_position = 0;
   for (uint32_t block : sequence.block_tables(0).block_ids()) {
-    GiveBlock(block, sequence.slot(), first_position >= slot.num_computed);
+    // One that ends inside gets a copy.
+    const bool is_full = first_position + options_.block_size <= slot.num_computed;
+    GiveBlock(block, sequence.slot(), !is_full);
     first_position += options_.block_size;
   }
+  CopyBlock(sequence);
+}
+
+void FakeStepPipe::CopyBlock(const internal::v1::NewSequence& sequence) {
+  const Slot& slot = slots_[sequence.slot()];
+  const uint32_t block_idx = slot.num_computed / options_.block_size;
+  const bool ends_inside = slot.num_computed % options_.block_size != 0;
+  if (sequence.has_copied_block() != ends_inside) Violate("copied_block");
+  if (!ends_inside || !violation_.empty()) return;
+  const uint32_t from = sequence.copied_block();
+  if (from >= options_.num_blocks || num_namings_[from] == 0) Violate("copy of no one's block");
+  if (block_idx >= slot.table.size()) Violate("copy to no block");
+  if (!violation_.empty()) return;
+  // All of it: what is beyond the computed tokens is another sequence's.
+  const auto source = contents_.begin() + static_cast<ptrdiff_t>(from) * options_.block_size;
+  const ptrdiff_t to = static_cast<ptrdiff_t>(slot.table[block_idx]) * options_.block_size;
+  std::copy_n(source, options_.block_size, contents_.begin() + to);
+  ++num_blocks_copied_;
 }
 
 void FakeStepPipe::AppendBlocks(const internal::v1::StepPlan& plan) {

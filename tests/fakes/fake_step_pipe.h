@@ -76,6 +76,7 @@ class FakeStepPipe : public parallel::StepPipe {
   uint64_t num_drafts() const { return num_drafts_; }
   uint64_t num_drafts_accepted() const { return num_drafts_accepted_; }
   uint64_t num_tokens_computed() const { return num_tokens_computed_; }
+  uint64_t num_blocks_copied() const { return num_blocks_copied_; }
   uint64_t num_restarts() const { return num_restarts_; }
   size_t num_in_flight() const { return in_flight_.size(); }
   // Blocks in the table of a live slot; empty when it has none.
@@ -111,6 +112,7 @@ class FakeStepPipe : public parallel::StepPipe {
   void Violate(const std::string& what);
   void ReleaseSlots(const internal::v1::StepPlan& plan);
   void AddSequence(const internal::v1::NewSequence& sequence);
+  void CopyBlock(const internal::v1::NewSequence& sequence);
   void AppendBlocks(const internal::v1::StepPlan& plan);
   void GiveBlock(uint32_t block, uint32_t slot, bool is_fresh);
   // First block that a row from `position` on reads.
@@ -145,6 +147,7 @@ class FakeStepPipe : public parallel::StepPipe {
   uint64_t num_steps_ = 0;
   uint64_t num_rows_ = 0;
   uint64_t num_tokens_computed_ = 0;
+  uint64_t num_blocks_copied_ = 0;
   uint64_t num_not_finite_ = 0;
   uint64_t num_restarts_ = 0;
   int num_waits_to_ready_ = 0;

@@ -119,6 +119,12 @@ absl::Status GraphBackend::Linear(const LinearParams& params) {
   return Do([this, params] { return inner_->Linear(params); });
 }
 
+// What is copied changes from step to step.
+absl::Status GraphBackend::CopyBlocks(const CopyBlocksParams& params) {
+  PAGODA_RETURN_IF_ERROR(RefuseWhileRecording("CopyBlocks"));
+  return inner_->CopyBlocks(params);
+}
+
 absl::Status GraphBackend::PrepareAttention(const AttentionBatch& batch) {
   PAGODA_RETURN_IF_ERROR(RefuseWhileRecording("PrepareAttention"));
   prepared_ = batch;

@@ -64,6 +64,7 @@ class GraphBackend final : public Backend {
   absl::Status RmsNorm(const RmsNormParams& params) override;
   absl::Status SiluMul(const SiluMulParams& params) override;
   absl::Status Linear(const LinearParams& params) override;
+  absl::Status CopyBlocks(const CopyBlocksParams& params) override;
   absl::Status PrepareAttention(const AttentionBatch& batch) override;
   absl::Status RopeKvWrite(const RopeKvWriteParams& params) override;
   absl::Status PagedAttention(const PagedAttentionParams& params) override;

@@ -62,6 +62,7 @@ class CountingBackend : public kernels::Backend {
   absl::Status RmsNorm(const kernels::RmsNormParams&) override { return Unused(); }
   absl::Status SiluMul(const kernels::SiluMulParams&) override { return Unused(); }
   absl::Status Linear(const kernels::LinearParams&) override { return Unused(); }
+  absl::Status CopyBlocks(const kernels::CopyBlocksParams&) override { return Unused(); }
   absl::Status PrepareAttention(const kernels::AttentionBatch&) override { return Unused(); }
   absl::Status RopeKvWrite(const kernels::RopeKvWriteParams&) override { return Unused(); }
   absl::Status PagedAttention(const kernels::PagedAttentionParams&) override { return Unused(); }

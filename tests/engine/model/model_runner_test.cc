@@ -229,6 +229,68 @@ TEST_F(ModelRunnerTest, ResetForgetsEverySlot) {
   EXPECT_TRUE(driver->executor().Submit(plan).ok());
 }
 
+// As a beam that takes another's place: it goes on from a copy of the block that its parent writes
+// on in the same step. The parent has slot 0, blocks 3 and 5.
+void ForkInTheMiddleOfABlock(RunnerDriver& driver, std::vector<uint32_t>* tokens) {
+  const std::vector<uint32_t> prompt = PseudoPrompt(7, 6);
+  const auto sampled = [&](uint64_t step_id, const internal::v1::StepPlan& plan) {
+    ASSERT_TRUE(driver.executor().Submit(plan).ok());
+    internal::v1::StepResult result;
+    absl::StatusOr<bool> taken = false;
+    while (taken.ok() && !*taken) taken = driver.executor().TakeResult(&result);
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    ASSERT_EQ(result.step_id(), step_id);
+    tokens->insert(tokens->end(), result.token_ids().begin(), result.token_ids().end());
+  };
+  internal::v1::StepPlan plan;
+  const auto add = [&](uint32_t slot, const std::vector<uint32_t>& ids, uint32_t last_block) {
+    internal::v1::NewSequence& sequence = *plan.add_new_sequences();
+    sequence.set_slot(slot);
+    for (const uint32_t id : ids) sequence.add_token_ids(id);
+    sequence.set_num_prompt_tokens(6);
+    for (const uint32_t block : {3u, last_block}) {
+      if (sequence.block_tables_size() == 0) sequence.add_block_tables();
+      sequence.mutable_block_tables(0)->add_block_ids(block);
+    }
+    *sequence.mutable_sampling() = GreedySampling();
+    return &sequence;
+  };
+  const auto row = [&](uint32_t slot, uint32_t num_tokens) {
+    plan.add_row_slots(slot);
+    plan.add_row_num_tokens(num_tokens);
+    plan.add_row_samples(1);
+  };
+  plan.set_step_id(1);
+  add(0, prompt, 5);
+  row(0, 6);
+  sampled(1, plan);
+  plan.Clear();
+  plan.set_step_id(2);
+  std::vector<uint32_t> forked = prompt;
+  forked.push_back(11);
+  internal::v1::NewSequence* const child = add(1, forked, 6);
+  child->set_num_computed_tokens(6);
+  child->set_copied_block(5);
+  row(1, 1);
+  row(0, 1);
+  sampled(2, plan);
+}
+
+TEST_F(ModelRunnerTest, ASequenceGoesOnFromACopiedBlock) {
+  for (const bool graphs : {false, true}) {
+    const auto driver = Open({.graphs = graphs, .block_size = 4});
+    std::vector<uint32_t> tokens;
+    ForkInTheMiddleOfABlock(*driver, &tokens);
+    ASSERT_EQ(tokens.size(), 3u);
+    std::vector<DrivenSequence> alone = {
+        {.prompt = PseudoPrompt(7, 6), .max_tokens = 2, .sampling = GreedySampling()},
+        {.prompt = PseudoPrompt(7, 6), .max_tokens = 1, .sampling = GreedySampling()}};
+    alone[1].prompt.push_back(11);
+    ASSERT_TRUE(Open({.block_size = 4})->Run(alone).ok());
+    EXPECT_THAT(tokens, ElementsAre(alone[0].tokens[0], alone[1].tokens[0], alone[0].tokens[1]));
+  }
+}
+
 TEST_F(ModelRunnerTest, AnEmptyStepHasAnEmptyResult) {
   const auto driver = Open();
   internal::v1::StepPlan plan;

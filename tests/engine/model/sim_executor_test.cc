@@ -125,6 +125,7 @@ TEST_F(SimExecutorTest, StepsTakeTheirTimeOneAfterTheOther) {
   for (uint32_t token : {1, 2, 3, 4}) sequence.add_token_ids(token);
   sequence.set_num_prompt_tokens(4);
   sequence.set_num_computed_tokens(1);
+  sequence.set_copied_block(1);
   sequence.add_block_tables()->add_block_ids(0);
   plan.add_row_slots(0);
   plan.add_row_num_tokens(3);

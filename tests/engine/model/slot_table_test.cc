@@ -85,6 +85,23 @@ TEST(SlotTableTest, ResumesWithComputedTokens) {
   EXPECT_TRUE((*rows)[0].samples);
 }
 
+TEST(SlotTableTest, TokensComputedInsideABlockAreCopied) {
+  SlotTable table(kLimits);
+  ASSERT_TRUE(table.Apply(Plan(With("step_id: 1"))).ok());
+  EXPECT_TRUE(table.block_copies().empty());
+  const auto rows = table.Apply(Plan(R"(step_id: 2
+    new_sequences { slot: 0 token_ids: [1, 2, 3, 4, 5, 6, 7] num_prompt_tokens: 2
+                    num_computed_tokens: 6 copied_block: 9 block_tables { block_ids: [3, 8] } }
+    row_slots: 0 row_num_tokens: 1 row_samples: 1)"));
+  ASSERT_TRUE(rows.ok()) << rows.status();
+  EXPECT_EQ((*rows)[0].first_position, 6);
+  ASSERT_EQ(table.block_copies().size(), 1u);
+  EXPECT_EQ(table.block_copies()[0].from, 9);
+  EXPECT_EQ(table.block_copies()[0].to, 8);
+  ASSERT_TRUE(table.Apply(Plan("step_id: 3")).ok());
+  EXPECT_TRUE(table.block_copies().empty());
+}
+
 constexpr char kDrafted[] =
     "step_id: 2 row_slots: 2 row_num_tokens: 3 row_samples: 1 drafts { slot: 2 token_ids: [7, 8] }";
 
@@ -190,6 +207,18 @@ INSTANTIATE_TEST_SUITE_P(
         BrokenPlan{
             "1 computed",
             "new_sequences { slot: 1 token_ids: 1 num_prompt_tokens: 1 num_computed_tokens: 1 }"},
+        BrokenPlan{"1 computed tokens in blocks of 4 and no copied_block",
+                   "new_sequences { slot: 1 token_ids: [1, 2] num_prompt_tokens: 1 "
+                   "num_computed_tokens: 1 block_tables { block_ids: 1 } }"},
+        BrokenPlan{"0 computed tokens in blocks of 4 and a copied_block",
+                   "new_sequences { slot: 1 token_ids: 1 num_prompt_tokens: 1 copied_block: 2 "
+                   "block_tables { block_ids: 1 } }"},
+        BrokenPlan{"copied_block is 10",
+                   "new_sequences { slot: 1 token_ids: [1, 2] num_prompt_tokens: 1 "
+                   "num_computed_tokens: 1 copied_block: 10 block_tables { block_ids: 1 } }"},
+        BrokenPlan{"no place for copied_block",
+                   "new_sequences { slot: 1 token_ids: [1, 2] num_prompt_tokens: 1 "
+                   "num_computed_tokens: 1 copied_block: 2 }"},
         BrokenPlan{"block_tables holds 10",
                    "new_sequences { slot: 1 token_ids: 1 num_prompt_tokens: 1 block_tables { "
                    "block_ids: 10 } }"},

@@ -118,11 +118,36 @@ absl::Status ScatterCase(CudaBackend& backend) {
   const std::vector<int32_t> pairs = {3, 30, 0, -5, 99, 1, -1, 2, 4, 40};
   const std::vector<int32_t> before = {10, 11, 12, 13, 14};
   const Buffer p = Upload(backend, pairs), to = Upload(backend, before);
-  PAGODA_RETURN_IF_ERROR(backend.Scatter(
-      {.pairs = p.as<int32_t>(), .to = to.as<int32_t>(), .count = 5, .size = 5}));
+  PAGODA_RETURN_IF_ERROR(
+      backend.Scatter({.pairs = p.as<int32_t>(), .to = to.as<int32_t>(), .count = 5, .size = 5}));
   return ExpectTrue(
       Download<int32_t>(backend, to.data(), 5) == std::vector<int32_t>({-5, 11, 12, 30, 40}),
       "scattered");
+}
+
+absl::Status CopyBlocksCase(CudaBackend& backend, int64_t block_bytes) {
+  constexpr int64_t kLayers = 3, kBlocks = 7;
+  std::vector<uint8_t> pool(kLayers * kBlocks * block_bytes);
+  const auto floats = RandomFloats(pool.size() / 4 + 1, 51);
+  std::memcpy(pool.data(), floats.data(), pool.size());
+  // Blocks that there are not are passed over.
+  const std::vector<int32_t> pairs = {6, 0, 2, 5, 2, 1, 7, 3, 4, -1};
+  const Buffer memory = Upload(backend, pool), p = Upload(backend, pairs);
+  PAGODA_RETURN_IF_ERROR(backend.CopyBlocks({.data = memory.data(),
+                                             .pairs = p.as<int32_t>(),
+                                             .count = 5,
+                                             .num_layers = kLayers,
+                                             .num_blocks = kBlocks,
+                                             .block_bytes = block_bytes}));
+  std::vector<uint8_t> expected = pool;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    for (int i = 0; i < 3; ++i) {
+      const uint8_t* const from = pool.data() + (layer * kBlocks + pairs[2 * i]) * block_bytes;
+      std::copy_n(
+          from, block_bytes, expected.begin() + (layer * kBlocks + pairs[2 * i + 1]) * block_bytes);
+    }
+  }
+  return ExpectTrue(Download<uint8_t>(backend, memory.data(), pool.size()) == expected, "pool");
 }
 
 absl::Status GatherRowsCase(CudaBackend& backend, DType dtype, int64_t width) {
@@ -153,6 +178,10 @@ absl::Status GatherRowsCase(CudaBackend& backend, DType dtype, int64_t width) {
 void RunElementwiseCases(CheckRunner& runner, CudaBackend& backend) {
   runner.Run("resolve_tokens", [&] { return ResolveTokensCase(backend); });
   runner.Run("scatter", [&] { return ScatterCase(backend); });
+  for (const int64_t bytes : {2, 34, 1024, 65536, 262160}) {
+    runner.Run(absl::StrFormat("copy_blocks/%d", bytes),
+               [&] { return CopyBlocksCase(backend, bytes); });
+  }
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     const std::string type(DTypeName(dtype));
     for (const NormCase c : {NormCase{1, 4096},
