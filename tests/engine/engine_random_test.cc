@@ -1,6 +1,6 @@
 // A million steps of the whole engine from a seed: random systems, requests, cancellations,
 // deadlines and faults. The fake worker checks every plan and every position that a row reads; the
-// test checks every request's end and tokens.
+// test checks every request's end and tokens. $PAGODA_FIRST_SEED (1) begins elsewhere.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -33,6 +33,7 @@ class RandomRun {
   uint64_t num_hit_tokens() const { return harness_.metrics.prefix_hit_tokens.value(); }
   uint64_t num_drafts() const { return harness_.pipe.num_drafts(); }
   uint64_t num_drafts_accepted() const { return harness_.pipe.num_drafts_accepted(); }
+  uint64_t num_blocks_copied() const { return harness_.pipe.num_blocks_copied(); }
   uint64_t num_requests() const { return requests_.size(); }
   uint64_t num_restarts() const { return harness_.pipe.num_restarts(); }
   uint64_t num_quarantined() const { return harness_.metrics.quarantined_requests.value(); }
@@ -300,8 +301,10 @@ TEST(EngineRandomTest, MillionStepsFromASeed) {
   constexpr uint64_t kStepsPerRun = 1000;
   uint64_t num_steps = 0, num_preemptions = 0, num_hit_tokens = 0, num_requests = 0;
   uint64_t num_restarts = 0, num_quarantined = 0;
-  uint64_t num_drafts = 0, num_drafts_accepted = 0;
-  for (uint64_t seed = 1; num_steps < kNumSteps; ++seed) {
+  uint64_t num_drafts = 0, num_drafts_accepted = 0, num_blocks_copied = 0;
+  const char* const first_seed = std::getenv("PAGODA_FIRST_SEED");
+  uint64_t seed = first_seed != nullptr ? std::strtoull(first_seed, nullptr, 10) : 1;
+  for (; num_steps < kNumSteps; ++seed) {
     RandomRun run(seed);
     run.Run(kStepsPerRun);
     ASSERT_FALSE(HasFatalFailure()) << "seed " << seed;
@@ -313,6 +316,7 @@ TEST(EngineRandomTest, MillionStepsFromASeed) {
     num_quarantined += run.num_quarantined();
     num_drafts += run.num_drafts();
     num_drafts_accepted += run.num_drafts_accepted();
+    num_blocks_copied += run.num_blocks_copied();
   }
   // The runs did reach what they are for.
   EXPECT_GT(num_preemptions, num_steps / 1000);
@@ -321,7 +325,10 @@ TEST(EngineRandomTest, MillionStepsFromASeed) {
   EXPECT_GT(num_restarts, num_steps / 1000);
   EXPECT_GT(num_quarantined, num_steps / 10000);
   EXPECT_GT(num_drafts_accepted, num_steps / 100);
+  EXPECT_GT(num_blocks_copied, num_steps / 100);
   EXPECT_GT(num_drafts - num_drafts_accepted, num_steps / 100);
+  RecordProperty("last_seed", static_cast<int>(seed - 1));
+  RecordProperty("blocks_copied", static_cast<int>(num_blocks_copied));
   RecordProperty("preemptions", static_cast<int>(num_preemptions));
   RecordProperty("requests", static_cast<int>(num_requests));
 }

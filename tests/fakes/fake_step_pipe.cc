@@ -170,11 +170,12 @@ void FakeStepPipe::CopyBlock(const internal::v1::NewSequence& sequence) {
   if (sequence.has_copied_block() != ends_inside) Violate("copied_block");
   if (!ends_inside || !violation_.empty()) return;
   const uint32_t from = sequence.copied_block();
-  // Behind a window no row of a plan reads the block any more, but its content is there until the
-  // block is given to another; what is read of the copy is compared.
-  const bool is_held =
-      options_.window > 0 || num_namings_[std::min(from, options_.num_blocks - 1)] > 0;
-  if (from >= options_.num_blocks || !is_held) Violate("copy of no one's block");
+  // Of who runs. Behind its window no row of its own reads the block any more, but the content is
+  // there until the block is given to another; what is read of the copy is compared.
+  const bool is_held = std::any_of(slots_.begin(), slots_.end(), [&](const Slot& other) {
+    return &other != &slot && std::count(other.table.begin(), other.table.end(), from) > 0;
+  });
+  if (!is_held) Violate("copy of no one's block");
   if (block_idx >= slot.table.size()) Violate("copy to no block");
   if (!violation_.empty()) return;
   // All of it: what is beyond the computed tokens is another sequence's.
