@@ -2,7 +2,7 @@
 # 200 schemas with 1,000 seeds each through a daemon with random weights, outputs validated with jsonschema from PyPI (ten
 # minutes on 16 cores), in a virtual environment under build/, or with the python of PAGODA_PEER_PYTHON that has grpcio and
 # jsonschema[format], and grpcio-tools unless build/peers holds the stubs already.
-#   tests/peers/guided.sh [PAGODA_BINARY [--seeds=N] [--jobs=J] [--device=cpu|cuda] [SCHEMA...]]
+#   tests/peers/guided.sh [PAGODA_BINARY [--seeds=N] [--jobs=J] [--daemons=D] [--device=cpu|cuda] [SCHEMA...]]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 pagoda=${1:-build/release/daemon/pagoda}

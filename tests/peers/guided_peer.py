@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Schemas through the served path: what a model of random weights answers under each parses and validates.
 
-usage: guided_peer.py PAGODA_BINARY [--seeds=N] [--jobs=J] [--device=cpu|cuda] [SCHEMA...]
+usage: guided_peer.py PAGODA_BINARY [--seeds=N] [--jobs=J] [--daemons=D] [--device=cpu|cuda] [SCHEMA...]
+J processes ask and validate (default: one a core); D daemons answer (default: one for two processes on cpu, else one).
 Every schema of tests/data/guided/schemas.json with N seeds (default 1,000), checked with the jsonschema package
 (pip install 'jsonschema[format]'); refused ones must be INVALID_ARGUMENT that names the keyword. Exits 1 where an output
 does not hold, or a schema gives nothing complete.
 """
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -99,9 +101,10 @@ class Client:
 client = None
 
 
-def connect(address, bias):
+def connect(addresses, bias):
+    """Of one process: to the daemon whose turn it is."""
     global client
-    client = Client(address, bias)
+    client = Client(addresses.get(), bias)
 
 
 def task(arguments):
@@ -109,13 +112,17 @@ def task(arguments):
     return (name, number) + client.check(name, first_seed, number)
 
 
-def compare(options, address, bias):
+def compare(options, addresses, bias):
     names = options.names or list(CORPUS["accepted"])
     work = [(name, 1 + first, min(AT_ONCE, options.seeds - first))
             for name in names for first in range(0, options.seeds, AT_ONCE)]
     complete, drawn, bad = dict.fromkeys(names, 0), dict.fromkeys(names, 0), 0
     # A process that has used gRPC must not be forked.
-    with multiprocessing.get_context("spawn").Pool(options.jobs, connect, (address, bias)) as pool:
+    context = multiprocessing.get_context("spawn")
+    turns = context.SimpleQueue()
+    for i in range(options.jobs):
+        turns.put(addresses[i % len(addresses)])
+    with context.Pool(options.jobs, connect, (turns, bias)) as pool:
         for name, number, num_complete, problems in pool.imap_unordered(task, work):
             drawn[name] += number
             complete[name] += num_complete
@@ -129,9 +136,9 @@ def compare(options, address, bias):
             print(f"{name}: none of {drawn[name]} outputs was complete")
     print(f"{len(names)} schemas, {sum(drawn.values())} outputs, {sum(complete.values())} of them complete, {bad} bad")
     refused = 0
-    connect(address, bias)
+    asker = Client(addresses[0], bias)
     for keyword, schema in () if options.names else CORPUS["refused"]:
-        why = client.check_refused(keyword, schema)
+        why = asker.check_refused(keyword, schema)
         refused += why is None
         if why:
             bad += 1
@@ -145,15 +152,22 @@ def main():
     parser.add_argument("pagoda")
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--daemons", type=int)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("names", nargs="*")
     options = parser.parse_intermixed_args()
+    on_cpu = options.device == "cpu"
+    num_daemons = options.daemons or (max(1, options.jobs // 2) if on_cpu else 1)
+    flags = [f"--device={options.device}", "--load-format=dummy", "--max-num-seqs=256", "--kv-cache-memory=256MiB",
+             "--max-num-batched-tokens=2048"]
+    if on_cpu:
+        flags.append("--threads=1")  # the model is nothing; masks and clients take the time
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         bias = write_model(folder)
-        with Served(options.pagoda, folder, f"--device={options.device}", "--load-format=dummy", "--max-num-seqs=256",
-                    "--kv-cache-memory=256MiB", "--max-num-batched-tokens=2048") as address:
-            bad = compare(options, address, bias)
+        addresses = [stack.enter_context(Served(options.pagoda, folder, *flags)) for _ in range(num_daemons)]
+        bad = compare(options, addresses, bias)
     print(f"guided: {bad} problems in {time.monotonic() - start:.0f} s")
     return 1 if bad else 0
 

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Random Unicode strings through Pagoda and the `sentencepiece` library, on models without a tokenizer.json.
 
-usage: sentencepiece_peer.py PAGODA_BINARY [--strings=N] [--seed=S]
+usage: sentencepiece_peer.py PAGODA_BINARY [--strings=N] [--seed=S] [--jobs=J] [--families=FOLDER | --write=FOLDER]
+The models are trained, or read from FOLDER, where --write put them.
 """
 import argparse
 import io
+import multiprocessing
+import os
+import pathlib
 import sys
 import tempfile
 
@@ -45,9 +49,20 @@ def check(pagoda, name, model, strings):
         for answer, ids in zip(tokenizer_peer.run(pagoda, "detokenize", directory, [{"ids": ids} for ids in known]),
                                known):
             report.expect("decode", ids, answer.get("text", answer), library.decode(ids))
-    differences = sum(report.counts.values())
-    print(f"{name}: {len(strings)} strings, {differences} differences", flush=True)
-    return differences
+    return sum(report.counts.values())
+
+
+def task(arguments):
+    """One chunk of strings for one model: its name, how many, and the differences."""
+    pagoda, name, model, seed, number = arguments
+    generator = tokenizer_peer.Strings(seed)
+    # The library takes U+0000 for the end of nothing in particular; no text holds one.
+    return name, number, check(pagoda, name, model, [generator.next().replace("\0", "") for _ in range(number)])
+
+
+def read_or_train(name, options, folder):
+    path = pathlib.Path(folder, f"sentencepiece_{name}.model") if folder else None
+    return path.read_bytes() if path and path.exists() else train(options)
 
 
 def main():
@@ -55,13 +70,27 @@ def main():
     parser.add_argument("pagoda")
     parser.add_argument("--strings", type=int, default=100_000)
     parser.add_argument("--seed", default="2")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--families")
+    parser.add_argument("--write")
     options = parser.parse_known_args()[0]  # others are those of tokenizer_peer.py
-    generator = tokenizer_peer.Strings(options.seed)
-    # The library takes U+0000 for the end of nothing in particular; no text holds one.
-    strings = [generator.next().replace("\0", "") for _ in range(options.strings)]
-    differences = sum(check(options.pagoda, name, train(model), strings) for name, model in MODELS.items())
-    print(f"sentencepiece: {differences} differences")
-    return 1 if differences else 0
+    models = {name: read_or_train(name, how, options.families) for name, how in MODELS.items()}
+    if options.write:
+        for name, model in models.items():
+            pathlib.Path(options.write, f"sentencepiece_{name}.model").write_bytes(model)
+        return 0
+    chunk = tokenizer_peer.CHUNK
+    work = [(options.pagoda, name, models[name], f"{options.seed} {first}", min(chunk, options.strings - first))
+            for name in models for first in range(0, options.strings, chunk)]
+    strings, differences = dict.fromkeys(models, 0), dict.fromkeys(models, 0)
+    with multiprocessing.Pool(options.jobs) as pool:
+        for name, number, different in pool.imap_unordered(task, work):
+            strings[name] += number
+            differences[name] += different
+            if strings[name] == options.strings:
+                print(f"{name}: {strings[name]} strings, {differences[name]} differences", flush=True)
+    print(f"sentencepiece: {len(models)} models, {sum(strings.values())} strings, {sum(differences.values())} differences")
+    return 1 if sum(differences.values()) else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 # PyPI (a minute a family and core), in a virtual environment under build/, or with the python of PAGODA_PEER_PYTHON
 # that has them. PAGODA_CONFORMANCE_DIR: published tokenizers to compare, too.
 #   tests/peers/tokenizers.sh [PAGODA_BINARY [--strings=N] [--seed=S] [--jobs=J] [--families=FOLDER] [FAMILY...]]
-# A machine without the trainers' texts gets the tokenizers in a FOLDER that `tokenizer_peer.py - --write=FOLDER` made.
+# A machine without the trainers' texts gets the tokenizers in a FOLDER that `tokenizer_peer.py - --write=FOLDER` and
+# `sentencepiece_peer.py - --write=FOLDER` made.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 pagoda=${1:-build/release/daemon/pagoda}
