@@ -28,12 +28,6 @@ struct PromptTokens {
   std::string text;  // as `echo` returns it
 };
 
-absl::Status FieldError(absl::string_view field, absl::string_view description) {
-  FieldChecker checker;
-  checker.Fail(field, description);
-  return checker.ToStatus();
-}
-
 // Holds a text's bytes against the context, before the work of encoding it.
 absl::Status CheckTextFits(absl::string_view text,
                            absl::string_view field,
@@ -344,6 +338,12 @@ v1::Started EchoResolved(const Message& message,
 
 }  // namespace
 
+absl::Status FieldError(absl::string_view field, absl::string_view description) {
+  FieldChecker checker;
+  checker.Fail(field, description);
+  return checker.ToStatus();
+}
+
 absl::StatusOr<std::vector<TokenId>> EncodeText(absl::string_view field,
                                                 absl::string_view text,
                                                 const engine::EncodeOptions& options,
@@ -379,7 +379,8 @@ absl::StatusOr<ConvertedRequest> ConvertRequest(const Message& message,
   ResolveBeams(message.sampling(), message.output(), model, &checker, &request);
   CheckSomethingAllowed(request, &checker);
   PAGODA_RETURN_IF_ERROR(checker.ToStatus());
-  ResolveConstraint(message.sampling(), model, &checker, &request.sampling);
+  out.uncompiled = ResolveConstraint(
+      message.sampling(), model, origin.leaves_compiling, &checker, &request.sampling);
   PAGODA_RETURN_IF_ERROR(checker.ToStatus());
 
   PAGODA_ASSIGN_OR_RETURN(

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "daemon/server/served_model.h"
+#include "engine/guided/constraint.h"
 #include "engine/request.h"
 #include "pagoda/v1/inference.pb.h"
 
@@ -20,6 +21,14 @@ struct CallOrigin {
   // Used where the client gave none.
   std::string made_request_id;
   uint64_t drawn_seed = 0;
+  // A constraint that has to be compiled is left to who admits the request.
+  bool leaves_compiling = false;
+};
+
+// A constraint that was not compiled yet, and the field that holds it.
+struct UncompiledConstraint {
+  engine::guided::ConstraintSource source;
+  std::string field;
 };
 
 struct ConvertedRequest {
@@ -28,6 +37,8 @@ struct ConvertedRequest {
   v1::Started started;
   // Sent before the output of each sequence; empty unless asked for.
   std::string echo_text;
+  // Only where the origin leaves compiling: request.sampling.constraint is to be this.
+  absl::optional<UncompiledConstraint> uncompiled;
 };
 
 // The only place where a public request becomes an engine::Request (with convert_response for the
@@ -45,6 +56,9 @@ extern template absl::StatusOr<ConvertedRequest> ConvertRequest(const v1::Genera
 extern template absl::StatusOr<ConvertedRequest> ConvertRequest(const v1::StreamGenerateRequest&,
                                                                 const ServedModel&,
                                                                 const CallOrigin&);
+
+// INVALID_ARGUMENT that names one field.
+absl::Status FieldError(absl::string_view field, absl::string_view description);
 
 // Ids of a text as a prompt, or of a Tokenize call, takes it. `field` names it in errors.
 absl::StatusOr<std::vector<engine::TokenId>> EncodeText(absl::string_view field,

@@ -265,26 +265,31 @@ void ResolveBeams(const v1::SamplingParams& in,
   request->best_of = width;
 }
 
-void ResolveConstraint(const v1::SamplingParams& in,
-                       const ServedModel& model,
-                       FieldChecker* checker,
-                       engine::SamplingParams* resolved) {
-  if (in.constraint_case() == v1::SamplingParams::CONSTRAINT_NOT_SET) return;
+absl::optional<UncompiledConstraint> ResolveConstraint(const v1::SamplingParams& in,
+                                                       const ServedModel& model,
+                                                       bool leaves_compiling,
+                                                       FieldChecker* checker,
+                                                       engine::SamplingParams* resolved) {
+  if (in.constraint_case() == v1::SamplingParams::CONSTRAINT_NOT_SET) return absl::nullopt;
   const char* const field = ConstraintField(in.constraint_case());
   if (model.tokenizer == nullptr || model.constraints == nullptr) {
     checker->Fail(field, "the model has no tokenizer.json, so there is no text to constrain");
-    return;
+    return absl::nullopt;
   }
   if (in.has_json_object() && !in.json_object()) {
     checker->Fail(field, "must be true where it is set; leave it out for any text");
-    return;
+    return absl::nullopt;
   }
-  auto compiled = model.constraints->Get(ConstraintSourceOf(in));
+  engine::guided::ConstraintSource source = ConstraintSourceOf(in);
+  auto compiled =
+      leaves_compiling ? model.constraints->Find(source) : model.constraints->Get(source);
   if (!compiled.ok()) {
     checker->Fail(field, compiled.status().message());
-    return;
+    return absl::nullopt;
   }
+  if (*compiled == nullptr) return UncompiledConstraint{std::move(source), field};
   resolved->constraint = *std::move(compiled);
+  return absl::nullopt;
 }
 
 void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* echoed) {

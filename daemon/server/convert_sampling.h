@@ -1,6 +1,8 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "daemon/server/convert_request.h"
 #include "daemon/server/request_fields.h"
 #include "daemon/server/served_model.h"
 #include "engine/request.h"
@@ -37,11 +39,12 @@ void ResolveBeams(const v1::SamplingParams& sampling,
                   engine::Request* request);
 
 // json_schema, json_object, regex, grammar or choice, compiled: milliseconds, tens of them for a
-// large one.
-void ResolveConstraint(const v1::SamplingParams& sampling,
-                       const ServedModel& model,
-                       FieldChecker* checker,
-                       engine::SamplingParams* resolved);
+// large one; or else, with `leaves_compiling`, returned for it.
+absl::optional<UncompiledConstraint> ResolveConstraint(const v1::SamplingParams& sampling,
+                                                       const ServedModel& model,
+                                                       bool leaves_compiling,
+                                                       FieldChecker* checker,
+                                                       engine::SamplingParams* resolved);
 
 // The numeric fields of `resolved`, all present.
 void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* echoed);

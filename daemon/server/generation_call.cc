@@ -4,6 +4,7 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_format.h"
+#include "daemon/server/constraint_compiler.h"
 #include "daemon/server/output_shards.h"
 #include "daemon/server/rpc_error.h"
 #include "kernels/base/status_macros.h"
@@ -61,7 +62,8 @@ bool GenerationCall::DeadlinePassed() const {
   return deadline_ns_.has_value() && services_.clock->NowNs() + kDeadlineSlackNs >= *deadline_ns_;
 }
 
-absl::Status GenerationCall::Prepare(engine::Request* request) {
+absl::Status GenerationCall::Prepare(engine::Request* request,
+                                     absl::optional<UncompiledConstraint>* uncompiled) {
   // A request whose client is gone is not worth its tokenisation.
   if (cancelled()) return CallCancelledError();
   const CallOrigin origin = {
@@ -70,12 +72,14 @@ absl::Status GenerationCall::Prepare(engine::Request* request) {
       .arrival_ns = arrival_ns_,
       .deadline_ns = deadline_ns_,
       .made_request_id = absl::StrFormat("pagoda-%016x", absl::Uniform<uint64_t>(Random())),
-      .drawn_seed = absl::Uniform<uint64_t>(Random())};
+      .drawn_seed = absl::Uniform<uint64_t>(Random()),
+      .leaves_compiling = services_.compiler != nullptr};
   PAGODA_ASSIGN_OR_RETURN(ConvertedRequest converted, Convert(origin));
   const std::string request_id = converted.started.request_id();
   PAGODA_RETURN_IF_ERROR(services_.request_ids->Insert(request_id, key_));
   live_id_ = request_id;
   *request = std::move(converted.request);
+  *uncompiled = std::move(converted.uncompiled);
   converter_.emplace(services_.model, std::move(converted.started), std::move(converted.echo_text));
   if (DeadlinePassed()) return DeadlinePassedError();
   return absl::OkStatus();
@@ -83,10 +87,33 @@ absl::Status GenerationCall::Prepare(engine::Request* request) {
 
 void GenerationCall::Admit() {
   engine::Request request;
-  const absl::Status ready = Prepare(&request);
+  absl::optional<UncompiledConstraint> uncompiled;
+  const absl::Status ready = Prepare(&request, &uncompiled);
   services_.metrics->tokenize_seconds.Observe(
       static_cast<double>(services_.clock->NowNs() - arrival_ns_) * 1e-9);
   if (!ready.ok()) return End(ready);
+  if (!uncompiled.has_value()) return Submit(std::move(request));
+  Compile(std::move(request), *std::move(uncompiled));
+}
+
+void GenerationCall::Compile(engine::Request request, UncompiledConstraint uncompiled) {
+  const absl::Status status = services_.compiler->Post(
+      std::move(uncompiled.source),
+      services_.model->constraints.get(),
+      &cancelled_,
+      [this, field = std::move(uncompiled.field), request = std::move(request)](
+          absl::StatusOr<ConstraintCompiler::Compiled> compiled) mutable {
+        if (absl::IsInvalidArgument(compiled.status()))
+          return End(Restate(FieldError(field, compiled.status().message())));
+        if (!compiled.ok()) return End(compiled.status());
+        if (DeadlinePassed()) return End(DeadlinePassedError());
+        request.sampling.constraint = *std::move(compiled);
+        Submit(std::move(request));
+      });
+  if (!status.ok()) End(status);
+}
+
+void GenerationCall::Submit(engine::Request request) {
   // From Attach on the shard owns the call, which may even be gone when Submit returns.
   const CallServices& services = services_;
   const engine::RequestKey key = key_;

@@ -20,6 +20,7 @@
 
 namespace pagoda::daemon {
 
+class ConstraintCompiler;
 class OutputShards;
 
 // What generation calls share. Everything outlives every call.
@@ -30,6 +31,8 @@ struct CallServices {
   LiveRequestIds* request_ids = nullptr;
   CallCounter* calls = nullptr;
   ServerMetrics* metrics = nullptr;
+  // Null: text threads compile constraints themselves.
+  ConstraintCompiler* compiler = nullptr;
   const Clock* clock = &Clock::Monotonic();
   // Output that may wait for a slow reader.
   size_t max_stream_buffer_bytes = 0;
@@ -39,9 +42,10 @@ struct CallServices {
 void CountRefusal(const CallServices& services, Api api, const absl::Status& status);
 
 // A generation from its arrival to its Finish, whatever brought it. One thread owns it at a time
-// and alone calls the operations of its transport: the text thread that admits it, then, once
-// attached, its output shard's. The transport's own threads only post events by key. The owner
-// forgets the call when it ends: the transport may delete it at any moment after that.
+// and alone calls the operations of its transport: the text thread that admits it, the compiler's
+// when its constraint is new, then, once attached, its output shard's. The transport's own threads
+// only post events by key. The owner forgets the call when it ends: the transport may delete it at
+// any moment after that.
 class GenerationCall {
  public:
   enum class Progress { kLive, kEnded };
@@ -84,6 +88,8 @@ class GenerationCall {
 
  protected:
   virtual absl::StatusOr<ConvertedRequest> Convert(const CallOrigin& origin) = 0;
+  // What is wrong with a field, in the words of the client's protocol.
+  virtual absl::Status Restate(absl::Status invalid) { return invalid; }
   virtual Progress HandleOutput(engine::OutputDelta delta) = 0;
   // Tells the client how the call ended; no other operation of this call follows.
   virtual void Finish(const absl::Status& status) = 0;
@@ -98,7 +104,10 @@ class GenerationCall {
   ApiMetrics& metrics() { return metrics_; }
 
  private:
-  absl::Status Prepare(engine::Request* request);
+  absl::Status Prepare(engine::Request* request, absl::optional<UncompiledConstraint>* uncompiled);
+  // The call goes on when the constraint has been compiled.
+  void Compile(engine::Request request, UncompiledConstraint uncompiled);
+  void Submit(engine::Request request);
   void NoteOutput(const engine::OutputDelta& delta);
   engine::Outcome OutcomeOf(const absl::Status& status) const;
 

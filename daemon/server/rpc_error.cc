@@ -157,11 +157,11 @@ absl::Status NoTokenizerError(absl::string_view method) {
       absl::StrCat(method, ": the model has no tokenizer.json; it is served for token ids only"));
 }
 
-absl::Status TextQueueFullError(size_t num_waiting) {
+absl::Status TextQueueFullError(size_t num_waiting, absl::string_view purpose) {
   return MakeRetryableError(
       absl::StatusCode::kResourceExhausted,
       "QUEUE_FULL",
-      absl::StrCat(num_waiting, " requests wait to be tokenised; try again later"),
+      absl::StrCat(num_waiting, " requests wait to be ", purpose, "; try again later"),
       kShortRetryDelay);
 }
 

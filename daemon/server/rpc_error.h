@@ -39,8 +39,8 @@ absl::Status ModelNotFoundError(absl::string_view name, absl::string_view served
 absl::Status RequestIdInUseError(absl::string_view request_id);
 // FAILED_PRECONDITION: the model directory has no tokenizer.json.
 absl::Status NoTokenizerError(absl::string_view method);
-// RESOURCE_EXHAUSTED with RetryInfo: too much waits to be tokenised.
-absl::Status TextQueueFullError(size_t num_waiting);
+// RESOURCE_EXHAUSTED with RetryInfo: too much waits to be tokenised, or whatever `purpose` says.
+absl::Status TextQueueFullError(size_t num_waiting, absl::string_view purpose = "tokenised");
 // RESOURCE_EXHAUSTED: the client does not read its stream.
 absl::Status SlowReaderError(absl::string_view what);
 // UNAVAILABLE with RetryInfo.

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "daemon/server/constraint_compiler.h"
 #include "daemon/server/exit_deadline.h"
 #include "daemon/server/generation_call.h"
 #include "daemon/server/grpc_idle_sleep.h"
@@ -111,6 +112,7 @@ class Daemon {
   CallServices services_;
   std::unique_ptr<OutputShards> shards_;
   std::unique_ptr<TextPool> text_pool_;
+  std::unique_ptr<ConstraintCompiler> compiler_;
   std::unique_ptr<KvEventHub> kv_events_;
   std::unique_ptr<InferenceService> service_;
   std::unique_ptr<EngineService> engine_service_;
@@ -195,12 +197,14 @@ absl::Status Daemon::Listen() {
   text_pool_ = std::make_unique<TextPool>(
       TextPool::Options{.num_threads = front_end.text_threads(),
                         .max_waiting_tasks = config_.engine().max_waiting_requests()});
+  compiler_ = std::make_unique<ConstraintCompiler>(ConstraintCompiler::Options());
   services_ = {.model = &model_,
                .engine = nullptr,  // until StartEngine
                .shards = shards_.get(),
                .request_ids = &request_ids_,
                .calls = &calls_,
                .metrics = &server_metrics_,
+               .compiler = compiler_.get(),
                .clock = &clock_,
                .max_stream_buffer_bytes = front_end.max_stream_buffer_bytes()};
   service_ = std::make_unique<InferenceService>(&services_, text_pool_.get(), &state_);
@@ -231,7 +235,7 @@ absl::Status Daemon::Listen() {
       GrpcServer::Start({.address = std::move(address),
                          .max_message_bytes = static_cast<int>(front_end.max_message_bytes()),
                          .max_inbound_bytes = kMaxInboundBytes},
-                         {service_.get(), engine_service_.get()}));
+                        {service_.get(), engine_service_.get()}));
   PAGODA_RETURN_IF_ERROR(ListenHttp());
   LogInfo("gRPC on %s, loading", grpc_server_->address().ToString());
   MutexLock lock(&mutex_);
@@ -425,6 +429,7 @@ void Daemon::Stop() {
   if (grpc_server_ != nullptr) grpc_server_->Shutdown(absl::Now() + kShutdownTime);
   if (kv_events_ != nullptr) kv_events_->Stop();
   if (text_pool_ != nullptr) text_pool_->Stop();
+  if (compiler_ != nullptr) compiler_->Stop();
   if (shards_ != nullptr) shards_->Stop();
   if (pool_ != nullptr) pool_->Stop();
 }

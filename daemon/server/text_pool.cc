@@ -10,7 +10,7 @@ namespace pagoda::daemon {
 TextPool::TextPool(Options options) : options_(options) {
   for (size_t i = 0; i < options_.num_threads; ++i) {
     threads_.emplace_back([this] { Run(); });
-    pthread_setname_np(threads_.back().native_handle(), "text");
+    pthread_setname_np(threads_.back().native_handle(), options_.thread_name);
   }
 }
 
@@ -22,7 +22,7 @@ absl::Status TextPool::Post(size_t message_bytes, Task task) {
   const bool too_large =
       !waiting_.empty() && waiting_bytes_ + message_bytes > options_.max_waiting_bytes;
   if (stopping_) return DrainingError();
-  if (too_many || too_large) return TextQueueFullError(waiting_.size());
+  if (too_many || too_large) return TextQueueFullError(waiting_.size(), options_.purpose);
   waiting_bytes_ += message_bytes;
   waiting_.push_back({message_bytes, std::move(task)});
   return absl::OkStatus();

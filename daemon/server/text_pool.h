@@ -23,6 +23,9 @@ class TextPool {
     size_t max_waiting_tasks = 1024;
     // Of received messages that wait.
     size_t max_waiting_bytes = size_t{256} << 20;
+    const char* thread_name = "text";
+    // What requests wait to be, in the words of a refusal.
+    const char* purpose = "tokenised";
   };
 
   explicit TextPool(Options options);

@@ -58,10 +58,10 @@ absl::Status AddSource(const ConstraintSource& source, Grammar* grammar) {
   return absl::OkStatus();
 }
 
-size_t SizeOf(const ConstraintSource& source) {
-  size_t size = source.text.size();
-  for (const std::string& choice : source.choices) size += choice.size() + 1;
-  return size;
+absl::Status CheckSize(const ConstraintSource& source, const Limits& limits) {
+  if (source.size_bytes() <= limits.max_source_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("has ", source.size_bytes(), " bytes; the limit is ", limits.max_source_bytes));
 }
 
 // A hash of the content, and its length.
@@ -82,12 +82,15 @@ std::string KeyOf(const ConstraintSource& source) {
 
 }  // namespace
 
+size_t ConstraintSource::size_bytes() const {
+  size_t size = text.size();
+  for (const std::string& choice : choices) size += choice.size() + 1;
+  return size;
+}
+
 absl::StatusOr<std::shared_ptr<const CompiledConstraint>> CompileConstraint(
     const ConstraintSource& source, const Limits& limits) {
-  if (SizeOf(source) > limits.max_source_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("has ", SizeOf(source), " bytes; the limit is ", limits.max_source_bytes));
-  }
+  PAGODA_RETURN_IF_ERROR(CheckSize(source, limits));
   Grammar grammar(limits);
   PAGODA_RETURN_IF_ERROR(AddSource(source, &grammar));
   PAGODA_ASSIGN_OR_RETURN(const Automaton automaton, CompileGrammar(grammar));
@@ -104,13 +107,25 @@ absl::StatusOr<std::shared_ptr<const CompiledConstraint>> CompileConstraint(
 
 absl::StatusOr<std::shared_ptr<const CompiledConstraint>> ConstraintCache::Get(
     const ConstraintSource& source) {
+  PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledConstraint> compiled, Find(source));
+  if (compiled != nullptr) return compiled;
+  PAGODA_ASSIGN_OR_RETURN(compiled, CompileConstraint(source, limits_));
+  Add(source, compiled);
+  return compiled;
+}
+
+absl::StatusOr<std::shared_ptr<const CompiledConstraint>> ConstraintCache::Find(
+    const ConstraintSource& source) {
+  PAGODA_RETURN_IF_ERROR(CheckSize(source, limits_));
   const std::string key = KeyOf(source);
-  {
-    MutexLock lock(&mutex_);
-    if (const auto it = kept_.find(key); it != kept_.end()) return it->second;
-  }
-  PAGODA_ASSIGN_OR_RETURN(std::shared_ptr<const CompiledConstraint> compiled,
-                          CompileConstraint(source, limits_));
+  MutexLock lock(&mutex_);
+  const auto it = kept_.find(key);
+  return it == kept_.end() ? nullptr : it->second;
+}
+
+void ConstraintCache::Add(const ConstraintSource& source,
+                          std::shared_ptr<const CompiledConstraint> compiled) {
+  const std::string key = KeyOf(source);
   MutexLock lock(&mutex_);
   if (kept_.try_emplace(key, compiled).second) {
     by_age_.push_back(key);
@@ -122,7 +137,6 @@ absl::StatusOr<std::shared_ptr<const CompiledConstraint>> ConstraintCache::Get(
     kept_.erase(oldest);
     by_age_.pop_front();
   }
-  return compiled;
 }
 
 }  // namespace pagoda::engine::guided

@@ -22,6 +22,8 @@ struct ConstraintSource {
   Kind kind = Kind::kJsonObject;
   std::string text = {};                  // of all but kJsonObject and kChoice
   std::vector<std::string> choices = {};  // kChoice
+
+  size_t size_bytes() const;
 };
 
 // The same compiled: the bytes of an Automaton, and a name for its content. Immutable.
@@ -35,13 +37,17 @@ absl::StatusOr<std::shared_ptr<const CompiledConstraint>> CompileConstraint(
     const ConstraintSource& source, const Limits& limits);
 
 // Keeps the constraints that were compiled last. Thread-safe; two threads that want the same at
-// once may both compile it.
+// once may both compile it. Its lock is never held while anything is compiled.
 class ConstraintCache {
  public:
   explicit ConstraintCache(size_t max_kept = 256, const Limits& limits = Limits())
       : max_kept_(max_kept), limits_(limits) {}
 
   absl::StatusOr<std::shared_ptr<const CompiledConstraint>> Get(const ConstraintSource& source);
+  // Null when it is not here; INVALID_ARGUMENT for a source that is too long to be compiled.
+  absl::StatusOr<std::shared_ptr<const CompiledConstraint>> Find(const ConstraintSource& source);
+  void Add(const ConstraintSource& source, std::shared_ptr<const CompiledConstraint> compiled);
+  const Limits& limits() const { return limits_; }
 
  private:
   const size_t max_kept_;

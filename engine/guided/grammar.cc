@@ -16,6 +16,7 @@ StateId Grammar::AddState() {
         absl::StrCat("is too large: it needs more than ", limits_.max_states, " states")));
     return 0;
   }
+  if (limits_.is_cancelled()) Fail(absl::CancelledError("nobody waits for it any more"));
   edges_.emplace_back();
   return num_states() - 1;
 }

@@ -137,6 +137,8 @@ class Compiler {
     }
     std::sort(subset->begin(), subset->end());
     num_members_ += static_cast<int64_t>(subset->size());
+    if (grammar_.limits().is_cancelled())
+      return absl::CancelledError("nobody waits for it any more");
     return num_members_ > grammar_.limits().max_subset_members ? TooComplex() : absl::OkStatus();
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -19,6 +20,12 @@ struct Limits {
   int64_t max_subset_members = 1'000'000;
   // Largest count in a quantifier, minLength, maxItems and the like.
   int32_t max_count = 1'000'000;
+  // Ends the compilation with CANCELLED when it becomes true; null: never.
+  const std::atomic<bool>* cancelled = nullptr;
+
+  bool is_cancelled() const {
+    return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
+  }
 };
 
 }  // namespace pagoda::engine::guided

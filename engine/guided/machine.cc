@@ -18,6 +18,10 @@ constexpr size_t kEntryBytes = 48;
 constexpr int32_t kMaxExactCount = 16;
 constexpr int32_t kMaxCount = 32;
 
+// In members looked at: what a state costs beside them.
+constexpr int64_t kWorkOfState = 4;
+constexpr int64_t kClassesOfWork = 16;
+
 }  // namespace
 
 Machine::Machine(const Automaton* automaton, const Options& options)
@@ -128,6 +132,10 @@ Machine::State Machine::MakeState() {
 }
 
 Machine::State Machine::MakeNext(State state, uint8_t byte_class, uint8_t byte) {
+  if (work_left_ < 0) {
+    overflowed_ = true;
+    return kDead;
+  }
   todo_.clear();
   made_flags_ = 0;
   for (const Member& member : keys_[static_cast<size_t>(state)]->members) {
@@ -139,6 +147,9 @@ Machine::State Machine::MakeNext(State state, uint8_t byte_class, uint8_t byte) 
   }
   const State next = MakeState();
   next_[static_cast<size_t>(state) * num_classes_ + byte_class] = next;
+  // A state costs its row of the table, too.
+  work_left_ -= static_cast<int64_t>(seen_.size()) + kWorkOfState +
+                static_cast<int64_t>(num_classes_) / kClassesOfWork;
   return next;
 }
 

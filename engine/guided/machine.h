@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -60,7 +61,17 @@ class Machine {
   // which they do too where such a count is used up.
   State Top(State state);
 
-  // A state was not made because of max_members.
+  // From here on states may be made for so much work, which is counted in members looked at; then
+  // whatever needs another is dead, and this has to Forget before it is used again.
+  void GrantWork(int64_t work) { work_left_ = work; }
+  // Back to any amount of work; whether what was granted did not suffice.
+  bool TakeBackWork() {
+    const bool gave_up = work_left_ < 0;
+    work_left_ = std::numeric_limits<int64_t>::max();
+    return gave_up;
+  }
+
+  // A state was not made because of max_members or the work that was granted.
   bool overflowed() const { return overflowed_; }
   // True if too much is kept; Forget makes every state but start() invalid.
   bool is_full() const { return kept_bytes_ > options_.max_kept_bytes; }
@@ -154,6 +165,7 @@ class Machine {
   absl::node_hash_map<StateKey, State> state_of_;  // its keys stay where they are
   State start_ = kDead;
   bool overflowed_ = false;
+  int64_t work_left_ = std::numeric_limits<int64_t>::max();
   size_t kept_bytes_ = 0;
   int64_t generation_ = 0;
 

@@ -9,6 +9,11 @@ namespace {
 // Nodes of a subtree that is worth a look at all of it.
 constexpr uint32_t kLargeSubtree = 8;
 
+// Of one mask, in a third of a second. Masks of schemas take a hundredth of it, and one that looks
+// at every state of the largest automaton that Limits allow, a list of many thousand words, two
+// thirds.
+constexpr int64_t kMaxWork = 1'000'000;
+
 // Ids in kept parts of masks before they are forgotten.
 constexpr size_t kMaxKeptIds = size_t{8} << 20;
 
@@ -157,6 +162,18 @@ void TokenMasker::WalkOpen(Machine::State parent,
 void TokenMasker::Mask(Machine::State state, TokenMask* mask) {
   mask->lists_allowed = true;
   mask->ids.clear();
+  mask->gave_up = has_given_up_;
+  if (has_given_up_) return;
+  machine_.GrantWork(kMaxWork);
+  List(state, mask);
+  mask->gave_up = has_given_up_ = machine_.TakeBackWork();
+  if (!mask->gave_up) return;
+  mask->lists_allowed = true;
+  mask->ids.clear();
+  Forget();
+}
+
+void TokenMasker::List(Machine::State state, TokenMask* mask) {
   if (!machine_.goes_on(state)) return;
   const Part& part = PartOf(machine_.Top(state));
   mask->lists_allowed = part.lists_allowed;

@@ -19,6 +19,8 @@ namespace pagoda::engine::guided {
 struct TokenMask {
   bool lists_allowed = true;
   std::vector<int32_t> ids;
+  // Too much work was needed: there are no ids, and every state is invalid.
+  bool gave_up = false;
 
   // One bit an id, in words of 32, from the lowest.
   std::vector<uint32_t> Bits(int32_t vocab_size) const;
@@ -39,8 +41,9 @@ class TokenMasker {
   const Machine& machine() const { return machine_; }
   // The state after a token from `state`; kDead for one that the tree does not hold.
   Machine::State NextOfToken(Machine::State state, int32_t token);
-  // The tokens that keep the text a beginning of some text of the language. REQUIRES: `state` is of
-  // the machine's generation.
+  // The tokens that keep the text a beginning of some text of the language. Takes some tenths of a
+  // second at most: a grammar of which every token leads elsewhere is given up, once and for all.
+  // REQUIRES: `state` is of the machine's generation.
   void Mask(Machine::State state, TokenMask* mask);
   // Forgets what is kept, or does so if it is much: states are invalid then (Machine::generation
   // changes).
@@ -68,6 +71,7 @@ class TokenMasker {
   void ListWhatIsLeft(Part* part) const;
   // All of a subtree that is worth the question can be read from `state`, where its node leads.
   bool ReadsSubtree(Machine::State state, uint32_t node);
+  void List(Machine::State state, TokenMask* mask);
   // A place in the tree below which tokens are open.
   static void AddOpen(uint32_t node, absl::string_view path, Part* part);
   // Appends tokens of the subtree at `node` that are allowed, or those that are not.
@@ -79,6 +83,7 @@ class TokenMasker {
   Machine machine_;
   absl::flat_hash_map<Machine::State, std::unique_ptr<Part>> parts_;
   size_t kept_ids_ = 0;
+  bool has_given_up_ = false;
   std::vector<Machine::State> states_;  // by depth, of a walk
   std::vector<uint8_t> may_have_left_;
   std::string path_;           // bytes of the walk, by depth

@@ -97,6 +97,8 @@ bool OutputConstraints::Mask(int32_t slot_idx,
   const bool may_end = machine.accepts(follower.state);
   const auto& end_ids = slot.sampling.constraint().end_token_ids();
   follower.masker->Mask(follower.state, &mask_);
+  follower.is_stuck = mask_.gave_up;
+  if (mask_.gave_up) return false;
   if (mask_.lists_allowed) {
     if (may_end) mask_.ids.insert(mask_.ids.end(), end_ids.begin(), end_ids.end());
   } else if (may_end) {

@@ -356,6 +356,28 @@ void BenchSampling(Backend& backend, Report& report) {
   bench("sample 1 x 128256 min_p 0.05", {.min_p = 0.05f});
   bench("sample 1 x 128256 typical_p 0.9", {.typical_p = 0.9f});
   bench("sample 1 x 128256 greedy, logprobs 20", {.temperature = 0, .num_logprobs = 20});
+
+  // A greedy row costs the same whoever is beside it: sixteen of which one is another's take as
+  // long as fifteen and that one alone.
+  constexpr int kRows = 16;
+  std::vector<float> many;
+  for (int i = 0; i < kRows; ++i) many.insert(many.end(), logits.begin(), logits.end());
+  std::vector<int32_t> tokens(kRows);
+  const auto bench_rows = [&](const char* name, std::vector<kernels::SampleRow> rows) {
+    report.Time(name, 20, [&] {
+      Check(backend.Sample({.logits = many.data(),
+                            .logits_stride = kLargeVocab,
+                            .rows = static_cast<int64_t>(rows.size()),
+                            .vocab_size = kLargeVocab,
+                            .row_params = rows.data(),
+                            .host_row_params = rows.data(),
+                            .tokens = tokens.data()}));
+    });
+  };
+  std::vector<kernels::SampleRow> rows(kRows - 1, {.temperature = 0});
+  bench_rows("sample 15 x 128256 greedy", rows);
+  rows.push_back({.top_p = 0.9f});
+  bench_rows("sample 16 x 128256 greedy but one of top_p 0.9", rows);
 }
 
 void Run(int num_threads, const std::string& isa) {

@@ -159,6 +159,12 @@ void SampleSection(Bench& bench, Report* report) {
                                        r.temperature = 0.0f;
                                        r.num_logprobs = 20;
                                      }},
+                                    {"greedy but one of top_p0.9",
+                                     [](SampleRow& r) {
+                                       const bool is_first = r.seed == 7;
+                                       r.temperature = is_first ? 1.0f : 0.0f;
+                                       if (is_first) r.top_p = 0.9f;
+                                     }},
                                     {"typical0.9", [](SampleRow& r) { r.typical_p = 0.9f; }}}) {
         std::vector<SampleRow> host(rows);
         for (int i = 0; i < rows; ++i) {

@@ -28,6 +28,8 @@ absl::optional<grpc::ByteBuffer> EngineGenerateCall::Render(v1::StreamGenerateRe
   return SerializeReply(*response);
 }
 
+absl::Status EngineGenerateCall::Restate(absl::Status invalid) { return RestateError(invalid); }
+
 void EngineGenerateCall::Finish(const absl::Status& status) {
   // Who aborts a request has asked for its end, so it is no failure; a message has said it.
   const bool is_told =

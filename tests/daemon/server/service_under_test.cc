@@ -58,6 +58,7 @@ ServiceUnderTest::ServiceUnderTest(Options options) {
                .request_ids = &request_ids_,
                .calls = &calls_,
                .metrics = &metrics_,
+               .compiler = &compiler_,
                .clock = options.clock,
                .max_stream_buffer_bytes = options.max_stream_buffer_bytes};
   service_ = std::make_unique<InferenceService>(&services_, text_pool_.get(), &state_);
@@ -87,6 +88,7 @@ ServiceUnderTest::~ServiceUnderTest() {
   server_->Wait();
   kv_events_->Stop();
   text_pool_->Stop();
+  compiler_.Stop();
   shards_->Stop();
 }
 

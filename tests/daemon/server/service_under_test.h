@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "daemon/server/constraint_compiler.h"
 #include "daemon/server/engine_port.h"
 #include "daemon/server/inference_service.h"
 #include "daemon/server/output_shards.h"
@@ -94,6 +95,7 @@ class ServiceUnderTest {
   std::atomic<ServingState> state_{ServingState::kReady};
   std::atomic<uint64_t> watch_{0};
   engine::EngineMetrics engine_metrics_;
+  ConstraintCompiler compiler_{ConstraintCompiler::Options()};
   CallServices services_;
   std::unique_ptr<OutputShards> shards_;
   std::unique_ptr<TextPool> text_pool_;

@@ -1,5 +1,6 @@
 #include "engine/guided/token_masker.h"
 
+#include <ctime>
 #include <random>
 #include <string>
 #include <utility>
@@ -19,6 +20,12 @@ struct MaskCase {
   Kind kind;
   const char* text;
 };
+
+double ThreadSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
 
 class TokenMaskerTest : public testing::TestWithParam<MaskCase> {};
 
@@ -158,6 +165,39 @@ TEST(TokenTrieTest, HoldsTokensOfEqualBytes) {
   EXPECT_EQ(trie.TokenBytes(1), "ab");
   EXPECT_EQ(trie.TokenBytes(0), "");
   EXPECT_EQ(trie.num_nodes(), 3u);
+}
+
+// A grammar that has to remember everything that was read leads elsewhere with every token. Its
+// mask is given up, in bounded time and memory, and not tried again.
+TEST(TokenMaskerTest, GivesUpWhereEveryTokenLeadsElsewhere) {
+  std::string grammar = "root ::= \".\"";
+  for (char c = 'a'; c <= 'z'; ++c) grammar += std::string(" | \"") + c + "\" root \"" + c + "\"";
+  const auto automaton = CompileToAutomaton(Kind::kGrammar, grammar);
+  ASSERT_TRUE(automaton.ok()) << automaton.status();
+  std::mt19937_64 random(1);
+  std::vector<std::string> tokens;
+  std::vector<std::pair<absl::string_view, int32_t>> pairs;
+  for (int i = 0; i < 60'000; ++i) {
+    tokens.emplace_back();
+    for (int j = 0; j < 9; ++j) tokens.back() += static_cast<char>('a' + random() % 26);
+  }
+  for (const std::string& token : tokens) pairs.emplace_back(token, pairs.size());
+  const TokenTrie trie(std::move(pairs));
+  TokenMasker masker(*automaton, &trie, static_cast<int32_t>(tokens.size()));
+  TokenMask mask;
+  for (int i = 0; i < 3; ++i) {
+    const double start = ThreadSeconds();
+    masker.Mask(masker.machine().start(), &mask);
+    // The first time it is tried.
+    EXPECT_LT(ThreadSeconds() - start, i == 0 ? 10.0 : 0.1);
+    EXPECT_TRUE(mask.gave_up);
+    EXPECT_TRUE(mask.lists_allowed);
+    EXPECT_TRUE(mask.ids.empty());
+    EXPECT_LT(masker.machine().num_states(), 10u);
+  }
+  // With other tokens the same grammar is no trouble.
+  const TestVocabulary vocabulary;
+  ExpectWhatReadingGives(*automaton, *vocabulary.trie, vocabulary.tokens);
 }
 
 }  // namespace
