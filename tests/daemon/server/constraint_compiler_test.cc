@@ -46,9 +46,11 @@ struct Outcome {
   absl::StatusOr<Compiled> compiled = absl::UnknownError("not yet");
 };
 
-TEST(ConstraintCompilerTest, CompilesIntoTheCacheOrSaysWhyNot) {
+class ConstraintCompilerTest : public ::testing::TestWithParam<absl::Duration> {};
+
+TEST_P(ConstraintCompilerTest, CompilesIntoTheCacheOrSaysWhyNot) {
   ConstraintCache cache;
-  ConstraintCompiler compiler({});
+  ConstraintCompiler compiler({.allowance = GetParam()});
   Outcome first, again, wrong;
   ASSERT_TRUE(first.Post(compiler, Regex("a+"), &cache).ok());
   ASSERT_TRUE(again.Post(compiler, Regex("a+"), &cache).ok());
@@ -64,9 +66,9 @@ TEST(ConstraintCompilerTest, CompilesIntoTheCacheOrSaysWhyNot) {
   EXPECT_EQ(*cache.Find(Regex("a**")), nullptr);
 }
 
-TEST(ConstraintCompilerTest, EndsWhenNobodyWaitsAnyMore) {
+TEST_P(ConstraintCompilerTest, EndsWhenNobodyWaitsAnyMore) {
   ConstraintCache cache;
-  ConstraintCompiler compiler({});
+  ConstraintCompiler compiler({.allowance = GetParam()});
   Outcome running, waiting, last;
   ASSERT_TRUE(running.Post(compiler, Bomb(0), &cache).ok());
   ASSERT_TRUE(waiting.Post(compiler, Bomb(1), &cache).ok());
@@ -78,7 +80,11 @@ TEST(ConstraintCompilerTest, EndsWhenNobodyWaitsAnyMore) {
   EXPECT_TRUE(last.Wait().ok());
 }
 
-TEST(ConstraintCompilerTest, WhatWaitsIsBoundedAndEndsWithIt) {
+INSTANTIATE_TEST_SUITE_P(Allowances,
+                         ConstraintCompilerTest,
+                         ::testing::Values(absl::ZeroDuration(), absl::Seconds(10)));
+
+TEST(ConstraintQueueTest, WhatWaitsIsBoundedAndEndsWithIt) {
   ConstraintCache cache;
   std::vector<Outcome> outcomes(6);
   ConstraintCompiler compiler({.max_waiting = 2});
