@@ -20,20 +20,23 @@ LoadProgressPrinter::LoadProgressPrinter(bool is_terminal, const Clock* clock)
   next_ns_ = start_ns_ + (is_terminal ? kTerminalIntervalNs : kLogIntervalNs);
 }
 
-void LoadProgressPrinter::Show(const internal::v1::LoadProgress& progress) {
+absl::optional<std::string> LoadProgressPrinter::Show(const internal::v1::LoadProgress& progress) {
   const int64_t now_ns = clock_->NowNs();
-  if (now_ns < next_ns_) return;
+  if (now_ns < next_ns_) return absl::nullopt;
   next_ns_ = now_ns + (is_terminal_ ? kTerminalIntervalNs : kLogIntervalNs);
   const double seconds = static_cast<double>(now_ns - start_ns_) * 1e-9;
-  const std::string line =
-      absl::StrFormat("loading: %s %s of %s, %.2f GB/s",
-                      progress.phase(),
-                      FormatBytes(progress.bytes_done()),
-                      FormatBytes(progress.bytes_total()),
-                      static_cast<double>(progress.bytes_done()) * 1e-9 / seconds);
-  if (!is_terminal_) return LogInfo("%s", line);
-  line_is_open_ = true;
-  std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
+  std::string line = absl::StrFormat("loading: %s %s of %s, %.2f GB/s",
+                                     progress.phase(),
+                                     FormatBytes(progress.bytes_done()),
+                                     FormatBytes(progress.bytes_total()),
+                                     static_cast<double>(progress.bytes_done()) * 1e-9 / seconds);
+  if (is_terminal_) {
+    line_is_open_ = true;
+    std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
+  } else {
+    LogInfo("%s", line);
+  }
+  return line;
 }
 
 LoadProgressPrinter::~LoadProgressPrinter() {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/optional.h"
 #include "kernels/base/clock.h"
 #include "pagoda/internal/v1/worker.pb.h"
 
@@ -15,7 +16,8 @@ class LoadProgressPrinter {
   LoadProgressPrinter(bool is_terminal, const Clock* clock);
   // Leaves the terminal's line to others.
   ~LoadProgressPrinter();
-  void Show(const internal::v1::LoadProgress& progress);
+  // What it says now; absent when it is too soon to say something again.
+  absl::optional<std::string> Show(const internal::v1::LoadProgress& progress);
 
  private:
   const bool is_terminal_;

@@ -29,7 +29,9 @@
 #include "daemon/server/metrics_endpoint.h"
 #include "daemon/server/model_loader.h"
 #include "daemon/server/output_shards.h"
+#include "daemon/server/pulse_pipe.h"
 #include "daemon/server/rpc_error.h"
+#include "daemon/server/service_manager.h"
 #include "daemon/server/signal_thread.h"
 #include "daemon/server/text_pool.h"
 #include "daemon/server/vllm/engine_service.h"
@@ -55,6 +57,11 @@ constexpr absl::Duration kShutdownTime = absl::Milliseconds(200);
 constexpr absl::Duration kHardExitTime = absl::Seconds(10);
 // How soon a second signal or a lost worker ends a drain.
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
+// What a service manager grants from one sign of life while loading to the next: more than the
+// longest silence of a worker that is well.
+constexpr absl::Duration kLoadPatience = absl::Minutes(11);
+// What it grants beyond the drain limit.
+constexpr absl::Duration kStopPatience = absl::Seconds(30);
 // Request messages that gRPC may hold unread over all connections.
 constexpr size_t kMaxInboundBytes = size_t{1} << 30;
 // Bodies of the largest size that HTTP connections may be reading at once.
@@ -64,9 +71,10 @@ constexpr size_t kMaxLargestBodies = 16;
 // threads leave in the members that say so.
 class Daemon {
  public:
-  Daemon(const ServerConfig& config, bool http_is_optional)
+  Daemon(const ServerConfig& config, bool http_is_optional, ServiceManager* manager)
       : config_(config),
         http_is_optional_(http_is_optional),
+        manager_(manager),
         collector_(std::make_shared<MetricsCollector>(
             &engine_metrics_, &server_metrics_, [this] { return state_.load(); })),
         http_body_budget_(kMaxLargestBodies * config.front_end().max_message_bytes()) {}
@@ -92,6 +100,7 @@ class Daemon {
 
   ServerConfig config_;
   const bool http_is_optional_;
+  ServiceManager* const manager_;
   const Clock& clock_ = Clock::Monotonic();
 
   // Synchronise themselves.
@@ -123,6 +132,7 @@ class Daemon {
   std::unique_ptr<HttpServer> http_server_;
   std::unique_ptr<parallel::WorkerPool> pool_;
   MemoryPlan plan_;
+  std::unique_ptr<PulsePipe> pulse_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineAsPort> engine_port_;
   std::thread engine_thread_;
@@ -314,10 +324,13 @@ absl::Status Daemon::Load() {
   for (const std::string& line : plan_.ToLines()) LogInfo("%s", line);
   internal::v1::LoadModel load;
   load.set_num_kv_blocks(static_cast<uint32_t>(plan_.kv.num_blocks));
+  manager_->NoteLoading(absl::StrCat("loading ", model_.name()), kLoadPatience);
   LoadProgressPrinter printer(isatty(STDERR_FILENO) != 0, &clock_);
-  PAGODA_ASSIGN_OR_RETURN(
-      const internal::v1::ModelReady ready,
-      pool_->Load(load, [&printer](const auto& progress) { printer.Show(progress); }));
+  PAGODA_ASSIGN_OR_RETURN(const internal::v1::ModelReady ready,
+                          pool_->Load(load, [this, &printer](const auto& progress) {
+                            const absl::optional<std::string> line = printer.Show(progress);
+                            if (line.has_value()) manager_->NoteLoading(*line, kLoadPatience);
+                          }));
   model_.num_kv_blocks = static_cast<int32_t>(ready.num_kv_blocks());
   if (ready.taken_bytes() != 0) LogInfo("%s", MeasuredMemoryLine(plan_, ready));
   MetricsInfo info = MetricsInfoOf(model_, config_);
@@ -333,13 +346,14 @@ absl::Status Daemon::Load() {
 }
 
 absl::Status Daemon::StartEngine() {
+  pulse_ = std::make_unique<PulsePipe>(pool_.get());
   engine_ = std::make_unique<engine::Engine>(
       engine::EngineOptions{.config = config_.engine(),
                             .max_model_len = model_.max_context_tokens,
                             .vocab_size = model_.num_known_ids,
                             .num_kv_blocks = model_.num_kv_blocks,
                             .kv_window = engine::KvPool::Window(model_.config),
-                            .pipe = pool_.get(),
+                            .pipe = pulse_.get(),
                             .sink = shards_.get(),
                             .block_sink = kv_events_.get(),
                             .metrics = &engine_metrics_,
@@ -397,7 +411,15 @@ bool Daemon::EngineHasEnded() const {
 
 int Daemon::ServeUntilStopped() {
   SetState(ServingState::kReady);
-  LogInfo("serving %s on %s", model_.name(), grpc_server_->address().ToString());
+  const std::string what =
+      absl::StrCat("serving ", model_.name(), " on ", grpc_server_->address().ToString());
+  LogInfo("%s", what);
+  manager_->NoteReady(what);
+  // Cancelling what no request is makes the engine go round.
+  const Watchdog watchdog(
+      manager_,
+      [this] { return pulse_->num_rounds(); },
+      [this] { engine_->Cancel(engine::RequestKey()); });
   { MutexLock lock(&mutex_, absl::Condition(&is_stopping_)); }
   if (!EngineHasEnded()) Drain();
   MutexLock lock(&mutex_);
@@ -408,9 +430,11 @@ int Daemon::ServeUntilStopped() {
 
 void Daemon::Drain() {
   SetState(ServingState::kDraining);
+  const absl::Duration drain_time = absl::Milliseconds(config_.front_end().drain_timeout_ms());
+  manager_->NoteStopping("draining: running streams may finish", drain_time + kStopPatience);
   engine_->Drain();
   if (http_server_ != nullptr) http_server_->Drain();
-  const absl::Time limit = absl::Now() + absl::Milliseconds(config_.front_end().drain_timeout_ms());
+  const absl::Time limit = absl::Now() + drain_time;
   while (num_signals_.load() < 2 && absl::Now() < limit && !EngineHasEnded()) {
     if (calls_.WaitUntilNone(absl::Now() + kDrainPoll)) return;
   }
@@ -447,8 +471,9 @@ void RaiseDescriptorLimit() {
 int RunServe(const ServerConfig& config, bool http_is_optional) {
   SignalThread::BlockSignals();
   RaiseDescriptorLimit();
+  ServiceManager manager(ServiceManager::Options::TakeFromEnvironment());
   RouteLibraryLogs();
-  return Daemon(config, http_is_optional).Run();
+  return Daemon(config, http_is_optional, &manager).Run();
 }
 
 }  // namespace pagoda::daemon
