@@ -82,7 +82,15 @@ absl::Status GenerationCall::Prepare(engine::Request* request,
   *uncompiled = std::move(converted.uncompiled);
   converter_.emplace(services_.model, std::move(converted.started), std::move(converted.echo_text));
   if (DeadlinePassed()) return DeadlinePassedError();
+  NoteAsked(*request);
   return absl::OkStatus();
+}
+
+void GenerationCall::NoteAsked(const engine::Request& request) {
+  const auto rest = static_cast<int32_t>(services_.model->max_context_tokens) -
+                    static_cast<int32_t>(request.prompt.size());
+  services_.metrics->request_max_tokens.Observe(request.stop.max_tokens.value_or(rest));
+  services_.metrics->request_completions.Observe(request.n);
 }
 
 void GenerationCall::Admit() {
@@ -132,7 +140,19 @@ void GenerationCall::NoteOutput(const engine::OutputDelta& delta) {
                               : services_.metrics->unary_first_token_seconds;
     histogram.Observe(static_cast<double>(services_.clock->NowNs() - arrival_ns_) * 1e-9);
   }
-  if (delta.index == 0 && delta.finished.has_value()) reason_ = delta.finished->reason;
+  if (delta.started.has_value()) queue_ns_ = delta.started->queue_ns;
+  if (delta.index == 0 && delta.finished.has_value()) NoteFinished(*delta.finished);
+}
+
+void GenerationCall::NoteFinished(const engine::SequenceFinished& finished) {
+  reason_ = finished.reason;
+  if (finished.first_token_ns == 0) return;
+  services_.metrics->inference_seconds.Observe(static_cast<double>(finished.total_ns - queue_ns_) *
+                                               1e-9);
+  if (finished.num_completion_tokens < 2) return;
+  services_.metrics->output_token_seconds.Observe(
+      static_cast<double>(finished.total_ns - finished.first_token_ns) * 1e-9 /
+      (finished.num_completion_tokens - 1));
 }
 
 GenerationCall::Progress GenerationCall::Deliver(engine::OutputDelta delta) {

@@ -108,7 +108,9 @@ class GenerationCall {
   // The call goes on when the constraint has been compiled.
   void Compile(engine::Request request, UncompiledConstraint uncompiled);
   void Submit(engine::Request request);
+  void NoteAsked(const engine::Request& request);
   void NoteOutput(const engine::OutputDelta& delta);
+  void NoteFinished(const engine::SequenceFinished& finished);
   engine::Outcome OutcomeOf(const absl::Status& status) const;
 
   const CallServices& services_;
@@ -123,6 +125,7 @@ class GenerationCall {
   std::string live_id_;                          // in services_.request_ids; empty: not there
   bool admitted_ = false;
   bool seen_token_ = false;
+  int64_t queue_ns_ = 0;
   engine::FinishReason reason_ = engine::FinishReason::kStop;  // of index 0
 };
 

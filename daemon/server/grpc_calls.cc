@@ -20,8 +20,9 @@ constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
 GenerationCall::Options OptionsOf(const grpc::CallbackServerContext& context,
                                   engine::RequestKey key,
                                   bool stream,
-                                  const Clock& clock) {
-  GenerationCall::Options options = {.key = key, .stream = stream};
+                                  const Clock& clock,
+                                  Api api = Api::kGrpc) {
+  GenerationCall::Options options = {.key = key, .stream = stream, .api = api};
   const auto deadline = context.deadline();
   if (deadline != std::chrono::system_clock::time_point::max()) {
     const std::chrono::nanoseconds left = deadline - std::chrono::system_clock::now();
@@ -52,9 +53,10 @@ absl::StatusOr<ConvertedRequest> ParseAndConvert(const grpc::ByteBuffer& bytes,
 GrpcStreamCall::GrpcStreamCall(const CallServices& services,
                                grpc::CallbackServerContext* context,
                                engine::RequestKey key,
-                               const grpc::ByteBuffer* request)
+                               const grpc::ByteBuffer* request,
+                               Api api)
     : StreamCall(services,
-                 OptionsOf(*context, key, /*stream=*/true, *services.clock),
+                 OptionsOf(*context, key, /*stream=*/true, *services.clock, api),
                  /*most_messages_per_write=*/1),
       context_(context),
       request_(request) {}

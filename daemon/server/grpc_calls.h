@@ -15,7 +15,8 @@ class GrpcStreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public
   GrpcStreamCall(const CallServices& services,
                  grpc::CallbackServerContext* context,
                  engine::RequestKey key,
-                 const grpc::ByteBuffer* request);
+                 const grpc::ByteBuffer* request,
+                 Api api = Api::kGrpc);
 
   // gRPC's reactions.
   void OnWriteDone(bool /*ok*/) override { HandleWritten(); }

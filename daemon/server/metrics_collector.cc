@@ -5,18 +5,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "daemon/server/family_writer.h"
 #include "daemon/server/process_stats.h"
 #include "daemon/server/rpc_error.h"
+#include "daemon/server/vllm/metric_aliases.h"
 #include "pagoda_version.h"
 #include "parallel/step_pipe.h"
 
 namespace pagoda::daemon {
 namespace {
 
-using prometheus::ClientMetric;
 using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
+using Labels = FamilyWriter::Labels;
 
 constexpr std::array<absl::string_view, engine::kNumOutcomes> kOutcomeNames = {
     "stop", "length", "cancelled", "deadline", "rejected", "error"};
@@ -24,61 +24,7 @@ constexpr std::array<absl::string_view, kNumServingStates> kStateNames = {
     "loading", "ready", "draining", "failed"};
 constexpr std::array<absl::string_view, kNumRejectReasons> kRejectNames = {
     "queue_full", "loading", "draining", "too_long", "invalid", "worker_lost"};
-constexpr std::array<absl::string_view, kNumApis> kApiNames = {"grpc", "http"};
-
-// A family being written; one sample per call.
-class FamilyWriter {
- public:
-  FamilyWriter(std::vector<MetricFamily>* families,
-               const char* name,
-               const char* help,
-               MetricType type)
-      : family_(&families->emplace_back(MetricFamily{name, help, type, {}})) {}
-
-  FamilyWriter& Add(double value, Labels labels = {}) {
-    ClientMetric& metric = family_->metric.emplace_back();
-    metric.label = std::move(labels);
-    (family_->type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
-    return *this;
-  }
-
-  template <typename Histogram>
-  FamilyWriter& AddHistogram(const Histogram& histogram, Labels labels = {}) {
-    ClientMetric& metric = family_->metric.emplace_back();
-    metric.label = std::move(labels);
-    const std::vector<double>& bounds = histogram.upper_bounds();
-    uint64_t cumulative = 0;
-    for (size_t i = 0; i <= bounds.size(); ++i) {
-      cumulative += histogram.count(i);
-      const double bound = i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity();
-      metric.histogram.bucket.push_back({cumulative, bound});
-    }
-    // The buckets are the truth: a count read apart from them could disagree.
-    metric.histogram.sample_count = cumulative;
-    metric.histogram.sample_sum = histogram.sum();
-    return *this;
-  }
-
- private:
-  MetricFamily* const family_;
-};
-
-class Families {
- public:
-  FamilyWriter Gauge(const char* name, const char* help) {
-    return {&families_, name, help, MetricType::Gauge};
-  }
-  FamilyWriter Counter(const char* name, const char* help) {
-    return {&families_, name, help, MetricType::Counter};
-  }
-  FamilyWriter Histogram(const char* name, const char* help) {
-    return {&families_, name, help, MetricType::Histogram};
-  }
-  std::vector<MetricFamily> Take() { return std::move(families_); }
-
- private:
-  std::vector<MetricFamily> families_;
-};
+constexpr std::array<absl::string_view, kNumApis> kApiNames = {"grpc", "vllm_grpc", "http"};
 
 double Load(const std::atomic<uint64_t>& counter) {
   return static_cast<double>(counter.load(std::memory_order_relaxed));
@@ -94,6 +40,7 @@ void WriteInfo(const MetricsInfo& info, ServingState state, Families* out) {
            {{"model", info.model},
             {"architecture", info.architecture},
             {"dtype", info.dtype},
+            {"quantization", "none"},
             {"device", info.device},
             {"revision", info.revision},
             {"max_context", absl::StrCat(info.max_context_tokens)}});
@@ -266,10 +213,13 @@ void WriteSteps(const engine::EngineMetrics& engine, Families* out) {
 }
 
 void WriteStreams(const ServerMetrics& server, Families* out) {
+  const auto open = [&server](Api api) {
+    return static_cast<double>(server.of(api).open_calls.load(std::memory_order_relaxed));
+  };
   out->Gauge("pagoda_grpc_streams", "Generation calls by gRPC that are open.")
-      .Add(static_cast<double>(server.of(Api::kGrpc).open_calls.load(std::memory_order_relaxed)));
+      .Add(open(Api::kGrpc) + open(Api::kVllmGrpc));
   out->Gauge("pagoda_http_streams", "Generation calls by HTTP that are open.")
-      .Add(static_cast<double>(server.of(Api::kHttp).open_calls.load(std::memory_order_relaxed)));
+      .Add(open(Api::kHttp));
   out->Gauge("pagoda_http_connections", "HTTP connections that are open.")
       .Add(static_cast<double>(server.http_connections.load(std::memory_order_relaxed)));
   const auto add = [&server](FamilyWriter family, std::atomic<uint64_t> ApiMetrics::*counter) {
@@ -327,6 +277,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
   WriteWorkers(*engine_, &out);
   WriteStreams(*server_, &out);
   WriteProcess(&out);
+  WriteVllmAliases(*engine_, *server_, info, &out);
   return out.Take();
 }
 

@@ -50,8 +50,8 @@ inline constexpr size_t kNumRejectReasons = 6;
 inline constexpr size_t kNumGrpcCodes = 17;
 
 // What brought a call.
-enum class Api : uint8_t { kGrpc, kHttp };
-inline constexpr size_t kNumApis = 2;
+enum class Api : uint8_t { kGrpc, kVllmGrpc, kHttp };
+inline constexpr size_t kNumApis = 3;
 
 struct ApiMetrics {
   std::atomic<uint64_t> requests_received{0};
@@ -81,6 +81,13 @@ struct ServerMetrics {
   SharedHistogram unary_first_token_seconds{engine::TimeToFirstTokenBuckets()};
   // Parsing, checking and encoding, with the wait for a text thread.
   SharedHistogram tokenize_seconds{engine::RequestPhaseBuckets()};
+  // Of a request's first sequence, when it ends: from its first step on, and the mean time of a
+  // token after the first.
+  SharedHistogram inference_seconds{engine::RequestPhaseBuckets()};
+  SharedHistogram output_token_seconds{engine::InterTokenBuckets()};
+  // What requests ask for: tokens that they may generate, and completions.
+  SharedHistogram request_max_tokens{engine::TokenCountBuckets()};
+  SharedHistogram request_completions{engine::TokenCountBuckets()};
 
   ApiMetrics& of(Api api) { return apis[static_cast<size_t>(api)]; }
   const ApiMetrics& of(Api api) const { return apis[static_cast<size_t>(api)]; }

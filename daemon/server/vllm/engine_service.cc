@@ -70,7 +70,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   last_receive_unix_ns_.store(absl::GetCurrentTimeNanos(), std::memory_order_relaxed);
   auto* const call = new EngineGenerateCall(
-      *options_.services, context, options_.services->calls->NextKey(), request);
+      *options_.services, context, options_.services->calls->NextKey(), request, Api::kVllmGrpc);
   absl::Status status = CheckReady(state());
   if (status.ok()) status = options_.text_pool->Post(request->Length(), [call] { call->Admit(); });
   if (!status.ok()) call->End(status);

@@ -133,6 +133,17 @@ TEST_F(MetricsCollectorTest, TurnsCountsIntoSamples) {
   EXPECT_GT(Sum(exposition, "process_open_fds"), 2);
 }
 
+TEST_F(MetricsCollectorTest, TellsWhichProtocolACallSpoke) {
+  server_.of(Api::kVllmGrpc).requests_received.store(2);
+  server_.of(Api::kVllmGrpc).open_calls.store(1);
+  server_.of(Api::kGrpc).open_calls.store(3);
+  server_.of(Api::kHttp).open_calls.store(7);
+  const Exposition exposition = Scrape();
+  EXPECT_EQ(Sum(exposition, "pagoda_requests_received_total", {{"api", "vllm_grpc"}}), 2);
+  EXPECT_EQ(Sum(exposition, "pagoda_grpc_streams"), 4);
+  EXPECT_EQ(Sum(exposition, "pagoda_http_streams"), 7);
+}
+
 // B106: names with everything that a label must escape.
 TEST_F(MetricsCollectorTest, B106HostileModelNames) {
   for (const std::string name :

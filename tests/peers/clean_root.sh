@@ -1,0 +1,41 @@
+# Sourced: clean Debian roots for tests of packages and containers, by debootstrap, kept as a tarball under build/.
+# Needs root. The functions say what fails.
+
+# have_tool TOOL PACKAGE: there, or installed now.
+have_tool() {
+  command -v "$1" >/dev/null && return
+  [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$2" >/dev/null 2>&1
+  command -v "$1" >/dev/null
+}
+
+# make_clean_root DIR: a minimal Debian 12, the base of the container files, with this machine's way to Debian's packages.
+make_clean_root() {
+  local root=$1 tarball=build/clean_root.tar
+  mkdir -p build
+  if [ ! -s "$tarball" ]; then
+    have_tool debootstrap debootstrap || { echo "SKIPPED: no debootstrap and no way to install it"; return 1; }
+    echo "clean root: debootstrap --variant=minbase bookworm"
+    local fresh
+    fresh=$(mktemp -d)
+    debootstrap --variant=minbase bookworm "$fresh" "${PAGODA_DEBIAN_MIRROR:-http://deb.debian.org/debian}" >build/debootstrap.log 2>&1 ||
+      { echo "SKIPPED: debootstrap fails: $(grep -m1 '^E:' build/debootstrap.log)"; rm -rf "$fresh"; return 1; }
+    tar -C "$fresh" -cf "$tarball.new" . && mv "$tarball.new" "$tarball"
+    rm -rf "$fresh"
+  fi
+  rm -rf "$root"
+  mkdir -p "$root"
+  tar -C "$root" -xf "$tarball"
+  cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
+  cp -a /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
+  rm -f "$root/etc/apt/apt.conf.d/"*docker*
+}
+
+# in_root DIR COMMAND...: in namespaces of its own, as process 1, with /proc and /dev.
+in_root() {
+  local root=$1
+  shift
+  unshare --fork --pid --mount --ipc --uts --kill-child -- sh -c '
+    mount --make-rprivate / && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
+      exec chroot "$0" "$@"' "$root" "$@"
+}
