@@ -44,6 +44,19 @@ pagoda_step_batch_size pagoda_load_seconds pagoda_stream_stalls_total pagoda_str
 pagoda_stream_coalesced_tokens_total pagoda_cancel_to_free_seconds pagoda_http_connections pagoda_grpc_streams
 process_cpu_seconds_total process_resident_memory_bytes process_open_fds process_max_fds process_start_time_seconds
 """.split()
+# Of vLLM: what endpoint pickers and its users' dashboards ask for.
+ALIASES = """
+num_requests_running num_requests_waiting kv_cache_usage_perc cache_config_info lora_requests_info num_preemptions_total
+prompt_tokens_total generation_tokens_total request_success_total prefix_cache_queries_total prefix_cache_hits_total
+time_to_first_token_seconds inter_token_latency_seconds request_time_per_output_token_seconds e2e_request_latency_seconds
+request_queue_time_seconds request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds
+request_prompt_tokens request_generation_tokens request_params_max_tokens request_params_n iteration_tokens_total
+""".split()
+# Aliases that are counts of the same thing as ours.
+SAME = {"vllm:prompt_tokens_total": "pagoda_prompt_tokens_total", "vllm:generation_tokens_total": "pagoda_generation_tokens_total",
+        "vllm:num_preemptions_total": "pagoda_preemptions_total", "vllm:iteration_tokens_total_sum": "pagoda_step_tokens_sum",
+        "vllm:time_to_first_token_seconds_count": "pagoda_time_to_first_token_seconds_count",
+        "vllm:e2e_request_latency_seconds_sum": "pagoda_request_duration_seconds_sum"}
 
 passed = failed = 0
 
@@ -224,6 +237,12 @@ def check_counts(daemon):
     check("no blocks are left in use", total(text, "pagoda_kv_blocks", state="used") == 0)
     families = set(re.findall(r"^# TYPE (\S+)", text, re.M))
     check("every family of the contract is there", families.issuperset(CONTRACT), sorted(set(CONTRACT) - families))
+    aliases = {f"vllm:{name}" for name in ALIASES}
+    check("and every alias", families >= aliases, sorted(aliases - families))
+    for alias, ours in SAME.items():
+        check(f"{alias} is {ours}", total(text, alias) == total(text, ours) > 0, (total(text, alias), total(text, ours)))
+    requests = total(text, "vllm:request_params_n_count")
+    check("a request asks once", requests >= total(text, "vllm:request_inference_time_seconds_count") > 0, requests)
     return text
 
 
