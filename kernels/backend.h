@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/base/dtype.h"
+#include "kernels/device_group.h"
 #include "kernels/ops/activation.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/copy_blocks.h"
@@ -113,6 +114,14 @@ class Backend {
   }
   virtual absl::Status DropGraph(GraphId) {
     return absl::UnimplementedError("no graphs on this backend");
+  }
+
+  // ---- Several devices that compute one model. False: memory is the host's, and ops have run when
+  // they return, so that ranks need nothing but the host to meet.
+  virtual bool supports_groups() const { return false; }
+  // Every rank calls it. The group must not outlive the backend, nor graphs with its ops the group.
+  virtual absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeGroup(const DeviceGroupOptions&) {
+    return absl::UnimplementedError("no groups of devices on this backend");
   }
 
   // ---- Choices between kernels that only measuring settles. Ops take what was measured before, on

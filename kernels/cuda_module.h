@@ -37,7 +37,10 @@ inline constexpr uint64_t kCudaModuleAbi = [] {
                               sizeof(RopeKvWriteParams),
                               sizeof(PagedAttentionParams),
                               sizeof(SampleRow),
-                              sizeof(SampleParams)}) {
+                              sizeof(SampleParams),
+                              sizeof(CombineExpertsParams),
+                              sizeof(DeviceGroupOptions),
+                              sizeof(AllReduceNormParams)}) {
     abi = abi * 1099511628211u + size;
   }
   return abi;

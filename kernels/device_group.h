@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "kernels/ops/collective.h"
 
 namespace pagoda::kernels {
@@ -25,6 +26,11 @@ class DeviceGroup {
 
   virtual int rank() const = 0;
   virtual int num_ranks() const = 0;
+  // What carries the data, such as "ipc".
+  virtual absl::string_view transport() const = 0;
+  // Ranks that share this one's device, itself among them. They take turns on it, so that times
+  // mean little.
+  virtual int ranks_on_device() const { return 1; }
 
   virtual absl::Status AllReduceSum(const AllReduceParams& params) = 0;
   // Whether AllReduceNorm takes these params; AllReduceSum and separate ops always work.
@@ -41,7 +47,14 @@ class DeviceGroup {
   virtual void Abort() = 0;
 };
 
+enum class GroupTransport : int {
+  kAuto = 0,  // kIpc where every rank's device reaches the others' memory, else kNccl
+  kIpc = 1,   // stores to the memory of the others
+  kNccl = 2,  // a device for each rank
+};
+
 struct DeviceGroupOptions {
+  GroupTransport transport = GroupTransport::kAuto;
   int rank = 0;
   int num_ranks = 1;
   // `all` (num_ranks * num_bytes) becomes every rank's `own` (num_bytes) in order of rank, in

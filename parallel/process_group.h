@@ -28,6 +28,10 @@ class ProcessGroup {
   // data becomes root's data.
   virtual absl::Status Broadcast(void* data, size_t num_bytes, int root) = 0;
 
+  // Tells whoever watches over the ranks that this one has come further: all do so at the same
+  // places. For ranks that seldom meet here.
+  virtual void NoteProgress() {}
+
   // Makes a call that waits for other ranks return ABORTED, and every later one. Thread-safe.
   virtual void Abort() = 0;
 };

@@ -34,6 +34,8 @@ constexpr int64_t kMaxSleepNs = 100'000'000;
 struct alignas(kCacheLineBytes) RankState {
   // Number of its last piece that is there for others; wraps around.
   std::atomic<uint32_t> num_pieces{0};
+  // Number of its calls of NoteProgress; wraps around.
+  std::atomic<uint32_t> num_notes{0};
   // Ranks that sleep until num_pieces grows.
   std::atomic<uint32_t> num_sleepers{0};
 };
@@ -125,6 +127,7 @@ class ShmGroup final : public ProcessGroup {
   absl::Status AllReduceSum(void* data, DType dtype, int64_t num_elements) override;
   absl::Status AllGather(const void* input, void* output, size_t num_bytes) override;
   absl::Status Broadcast(void* data, size_t num_bytes, int root) override;
+  void NoteProgress() override { shared_->ranks[rank_].num_notes.fetch_add(1); }
   void Abort() override;
 
  private:
@@ -313,10 +316,11 @@ absl::optional<int> FindLastRank(const UniqueFd& memory, int num_ranks) {
   if (!mapping.ok()) return absl::nullopt;
   const RankState* const ranks = (*mapping)->shared()->ranks;
   // Numbers wrap around, and ranks are close to each other.
-  const uint32_t first = ranks[0].num_pieces.load();
-  std::vector<int32_t> leads;
+  const uint32_t first_notes = ranks[0].num_notes.load(), first_pieces = ranks[0].num_pieces.load();
+  std::vector<std::pair<int32_t, int32_t>> leads;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    leads.push_back(static_cast<int32_t>(ranks[rank].num_pieces.load() - first));
+    leads.emplace_back(static_cast<int32_t>(ranks[rank].num_notes.load() - first_notes),
+                       static_cast<int32_t>(ranks[rank].num_pieces.load() - first_pieces));
   }
   const auto last = std::min_element(leads.begin(), leads.end());
   if (std::count(leads.begin(), leads.end(), *last) > 1) return absl::nullopt;

@@ -23,6 +23,7 @@ using internal::v1::OpenWorker;
 using internal::v1::StepPlan;
 using internal::v1::StepResult;
 using internal::v1::WorkerError;
+using internal::v1::WorkerHello;
 using internal::v1::WorkerRequest;
 using Cause = WorkerFailure::Cause;
 
@@ -34,12 +35,32 @@ constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kOpenTimeoutNs = 120 * kSecond;
 // Between two signs of life while a model loads; the longest silence is warming up a device.
 constexpr int64_t kLoadSilenceNs = 600 * kSecond;
+// A worker that a signal stops while it starts: how often that is looked for, and how long it may
+// be so (under a debugger, say).
+constexpr int64_t kStoppedLookNs = kSecond;
+constexpr int64_t kStoppedLimitNs = 10 * kSecond;
 // For a worker that closed its channel or said why it fails to be gone, and after Shutdown.
 constexpr int64_t kExitTimeoutNs = 2 * kSecond;
 
 absl::string_view OperationOf(WorkerGroup::Phase phase, bool has_steps) {
   if (phase == WorkerGroup::Phase::kReady) return has_steps ? "step" : "wait";
   return phase == WorkerGroup::Phase::kLoading ? "load" : "open";
+}
+
+absl::string_view TaskOf(WorkerGroup::Phase phase) {
+  return phase == WorkerGroup::Phase::kLoading ? "load the model" : "open its device";
+}
+
+void AddHello(const WorkerHello& hello, bool first, WorkerHello* all) {
+  if (all->pid() == 0) {
+    *all = hello;
+    return;
+  }
+  const uint64_t total_bytes = std::min(all->total_memory_bytes(), hello.total_memory_bytes());
+  const uint64_t free_bytes = std::min(all->free_memory_bytes(), hello.free_memory_bytes());
+  if (first) *all = hello;
+  all->set_total_memory_bytes(total_bytes);
+  all->set_free_memory_bytes(free_bytes);
 }
 
 void AddReady(const ModelReady& ready, bool first, ModelReady* all) {
@@ -148,6 +169,7 @@ absl::Status WorkerGroup::AdvanceRank(Rank& rank, const WorkerPool::ProgressFn& 
   }
   // A dead worker ends the channel; a descriptor that it left to somebody would keep it open.
   if (rank.has_ended) return Lost(rank, absl::UnavailableError("it has ended"));
+  PAGODA_RETURN_IF_ERROR(CheckNotStopped(rank));
   const bool is_late =
       options_.clock->NowNs() - rank.silent_since_ns >= SilenceLimitNs() && !rank.has_answered;
   return is_late ? Silent(rank) : absl::OkStatus();
@@ -156,7 +178,7 @@ absl::Status WorkerGroup::AdvanceRank(Rank& rank, const WorkerPool::ProgressFn& 
 absl::Status WorkerGroup::TakeStartMessage(Rank& rank, const WorkerPool::ProgressFn& progress) {
   if (response_.has_error()) return Failed(rank, response_.error());
   if (phase_ == Phase::kOpening && response_.has_hello() && !rank.has_answered) {
-    if (rank.index == 0) hello_ = response_.hello();
+    AddHello(response_.hello(), rank.index == 0, &hello_);
     rank.has_answered = true;
     return absl::OkStatus();
   }
@@ -187,13 +209,31 @@ int64_t WorkerGroup::SilenceLimitNs() const {
   return phase_ == Phase::kLoading ? kLoadSilenceNs : kOpenTimeoutNs;
 }
 
-absl::Status WorkerGroup::Silent(Rank& rank) {
+absl::Status WorkerGroup::CheckNotStopped(Rank& rank) {
+  const int64_t now_ns = options_.clock->NowNs();
+  if (!rank.process->IsStopped()) {
+    rank.stopped_since_ns = 0;
+    return absl::OkStatus();
+  }
+  if (rank.stopped_since_ns == 0) rank.stopped_since_ns = now_ns;
+  if (now_ns - rank.stopped_since_ns < kStoppedLimitNs) return absl::OkStatus();
   rank.process->Kill();
-  const absl::string_view what = phase_ == Phase::kLoading ? "load the model" : "open its device";
   return Fail(rank,
               Cause::kStart,
-              absl::DeadlineExceededError(absl::StrFormat(
-                  "%s did not %s within %d s", NameOf(rank), what, SilenceLimitNs() / kSecond)));
+              absl::UnavailableError(
+                  absl::StrFormat("%s was stopped by a signal for %d s, while it was to %s",
+                                  NameOf(rank),
+                                  kStoppedLimitNs / kSecond,
+                                  TaskOf(phase_))));
+}
+
+absl::Status WorkerGroup::Silent(Rank& rank) {
+  rank.process->Kill();
+  return Fail(
+      rank,
+      Cause::kStart,
+      absl::DeadlineExceededError(absl::StrFormat(
+          "%s did not %s within %d s", NameOf(rank), TaskOf(phase_), SilenceLimitNs() / kSecond)));
 }
 
 // ---- Steps
@@ -316,7 +356,8 @@ void WorkerGroup::NotePolled(absl::Span<const pollfd> entries) {
 }
 
 int64_t WorkerGroup::deadline_ns() const {
-  int64_t deadline_ns = kForever;
+  int64_t deadline_ns =
+      phase_ == Phase::kReady ? kForever : options_.clock->NowNs() + kStoppedLookNs;
   for (const Rank& rank : ranks_) {
     if (phase_ == Phase::kReady) {
       deadline_ns = std::min(deadline_ns, StepDeadlineNs(rank));
@@ -367,11 +408,34 @@ absl::Status WorkerGroup::Lost(Rank& rank, const absl::Status& cause) {
                   absl::StrFormat("%s was given up: %s", NameOf(rank), cause.message())));
 }
 
-absl::Status WorkerGroup::Failed(Rank& rank, const WorkerError& error) {
+absl::optional<WorkerError> WorkerGroup::OtherWords(const Rank& rank, int* other) {
+  for (Rank& each : ranks_) {
+    if (each.index == rank.index) continue;
+    while (true) {
+      const absl::StatusOr<bool> received = each.channel->Receive(&response_);
+      if (!received.ok() || !*received) break;
+      const bool says_more =
+          response_.has_error() &&
+          response_.error().code() != static_cast<int32_t>(absl::StatusCode::kAborted);
+      if (!says_more) continue;
+      *other = each.index;
+      return response_.error();
+    }
+  }
+  return absl::nullopt;
+}
+
+absl::Status WorkerGroup::Failed(Rank& rank, const WorkerError& words) {
+  const WorkerError error = words;
   const auto code = static_cast<absl::StatusCode>(error.code());
   const absl::Status own(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
                          error.message());
   const std::string exit_text = ExitText(rank);
+  if (code == absl::StatusCode::kAborted) {
+    int other = 0;
+    const absl::optional<WorkerError> more = OtherWords(rank, &other);
+    if (more.has_value()) return Failed(ranks_[static_cast<size_t>(other)], *more);
+  }
   // While starting, the words are about the model or the device; the process adds nothing to them.
   if (phase_ != Phase::kReady) {
     return Fail(

@@ -41,7 +41,7 @@ class WorkerGroup {
   // Takes what has come while the group is kOpening or kLoading.
   absl::Status Advance(const WorkerPool::ProgressFn& progress);
   Phase phase() const { return phase_; }
-  // Of rank 0, from kOpen on.
+  // Of rank 0, but for memory: the least of any. From kOpen on.
   const internal::v1::WorkerHello& hello() const { return hello_; }
   // Sums over the ranks (the fewest blocks of any), once kReady.
   const internal::v1::ModelReady& ready() const { return ready_; }
@@ -83,6 +83,8 @@ class WorkerGroup {
     // It has answered the request of the phase, and the time since which it has said nothing.
     bool has_answered = false;
     int64_t silent_since_ns = 0;
+    // A signal has stopped it since, as far as is known; 0: it runs.
+    int64_t stopped_since_ns = 0;
     // Sent and not answered, oldest first, and since when the oldest has been running.
     std::deque<Step> steps;
     int64_t oldest_since_ns = 0;
@@ -98,6 +100,7 @@ class WorkerGroup {
   absl::Status TakeStartMessage(Rank& rank, const WorkerPool::ProgressFn& progress);
   int64_t SilenceLimitNs() const;
   absl::Status Silent(Rank& rank);
+  absl::Status CheckNotStopped(Rank& rank);
   absl::StatusOr<bool> TakeResult(Rank& rank);
   int64_t StepDeadlineNs(const Rank& rank) const;
   absl::Status CheckStepLimit(Rank& rank);
@@ -108,6 +111,8 @@ class WorkerGroup {
   // the worker's end.
   absl::Status Lost(Rank& rank, const absl::Status& cause);
   absl::Status Failed(Rank& rank, const internal::v1::WorkerError& error);
+  // The words of another rank that say more than that it gave up because others did.
+  absl::optional<internal::v1::WorkerError> OtherWords(const Rank& rank, int* other);
   absl::Status Fail(const Rank& rank, WorkerFailure::Cause cause, absl::Status status);
   std::string ExitText(Rank& rank);
 

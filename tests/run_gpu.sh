@@ -366,6 +366,68 @@ faults() {
   return "$code"
 }
 
+# What two workers that share a model, and here one GPU, are not started for.
+ranks_refused() {
+  local small=$root/deploy/models/fable-7m code=0
+  fails 2 "nccl takes one worker a GPU" "$small" --tensor-parallel-size=2 --devices=0,0 --tensor-parallel-group=nccl || code=1
+  fails 2 "expected a GPU for each of the 2 workers" "$small" --tensor-parallel-size=2 --devices=0 || code=1
+  fails 4 "GPU 9 does not exist" "$small" --tensor-parallel-size=2 --devices=0,9 || code=1
+  fails 3 "tensor ranks cannot share the model" "$small" --tensor-parallel-size=7 --devices=0,0,0,0,0,0,0 || code=1
+  [ "$code" -eq 0 ] && echo "workers that cannot share a model on these GPUs are refused with the reason"
+  return "$code"
+}
+
+# The log-probabilities of a prompt of the 8B shape with random weights, from one worker and from two on one GPU; then a
+# worker is killed under load.
+ranks_8b() {
+  local large=$bin/shapes/llama-3.1-8b code=0 pid address ids one worker stream
+  [ -d "$large" ] || { echo "no shapes in the archive"; return 77; }
+  ids=$(seq -s, 1000 997 128000)
+  serve one "$large" --load-format=dummy --kv-cache-memory=4GiB || return 1
+  "$bin/pagoda" generate --address "$address" --json --token-ids "$ids" --prompt-logprobs 1 --temperature 0 --max-tokens 1 \
+    --ignore-eos >"$scratch/one.json" || code=1
+  kill -TERM "$pid"
+  wait "$pid"
+  serve two "$large" --load-format=dummy --tensor-parallel-size=2 --devices=0,0 || return 1
+  "$bin/pagoda" generate --address "$address" --json --token-ids "$ids" --prompt-logprobs 1 --temperature 0 --max-tokens 1 \
+    --ignore-eos >"$scratch/two.json" || code=1
+  python3 - "$scratch/one.json" "$scratch/two.json" <<'PYTHON' || code=1
+import json, sys
+
+def logprobs(value):
+    """Of the prompt's own tokens, wherever they are in the response."""
+    if isinstance(value, dict):
+        if "prompt_logprobs" in value or "promptLogprobs" in value:
+            rows = value.get("prompt_logprobs", value.get("promptLogprobs"))
+            return [row["token"]["logprob"] for row in rows if "logprob" in row.get("token", {})]
+        value = list(value.values())
+    for item in value if isinstance(value, list) else []:
+        found = logprobs(item)
+        if found:
+            return found
+    return []
+
+one, two = ([json.loads(line) for line in open(path) if line.strip()] for path in sys.argv[1:3])
+one, two = logprobs(one), logprobs(two)
+worst = max((abs(a - b) for a, b in zip(one, two)), default=float("inf"))
+print(f"{len(one)} and {len(two)} log-probabilities, {min(one, default=0):.3f} to {max(one, default=0):.3f}; they differ by {worst:.4f} at most")
+sys.exit(0 if len(one) > 100 and len(one) == len(two) and worst < 0.3 else 1)
+PYTHON
+  "$bin/pagoda" generate --address "$address" --token-ids "$ids" --max-tokens 64 --ignore-eos --print-token-ids \
+    >"$scratch/stream" 2>&1 &
+  stream=$!
+  sleep 3
+  worker=$(pgrep -P "$pid" -f worker | tail -n 1)
+  kill -KILL "$worker"
+  wait "$stream" || { echo "error: a stream was lost:"; tail -n 3 "$scratch/stream"; code=1; }
+  [ "$(grep -c '^[0-9]' "$scratch/stream")" -eq 64 ] || { echo "error: not 64 tokens"; code=1; }
+  kill -TERM "$pid"
+  wait "$pid"
+  grep -e memory -e ranks -e "KV cache" -e lost -e recover -e replac "$scratch/two.log"
+  [ "$code" -eq 0 ] && echo "the 8B shape gives the same with two workers on one GPU; a killed one was replaced"
+  return "$code"
+}
+
 # served CASE FLAGS...: steps as they are served, with random weights.
 served() {
   local case=$1
@@ -417,6 +479,18 @@ run_checks() {
   unset PAGODA_KV_CACHE_MEMORY
 }
 
+# Workers that share a model take turns on one GPU: correctness counts, not speed.
+run_ranks() {
+  local all_models
+  mapfile -t all_models < <(models)
+  part daemon/ranks.refused 60 bash -c 'ranks_refused'
+  part daemon/ranks.golden 120 bash -c 'PAGODA_TENSOR_PARALLEL_SIZE=2 PAGODA_DEVICES=0,0 daemon'
+  part daemon/ranks.conformance 500 bash -c 'PAGODA_KV_CACHE_MEMORY=2GiB conformance "Conformance.Ranks*" "$@"' - "${all_models[@]}"
+  part daemon/ranks.recovery 300 bash -c 'e2e recovery_test "RecoveryOfRanks.*"'
+  part daemon/ranks.8b 300 bash -c 'ranks_8b'
+  part daemon/ranks.served 300 bash -c 'served r'
+}
+
 run_benchmarks() {
   export XDG_CACHE_HOME=$work/cache
   part bench/kernels 300 bash -c '"$bin/cuda_kernels_bench" --json="$results/kernels.json"'
@@ -456,11 +530,12 @@ run() {
 
   # `timeout` runs programs, not functions: a part that is a function runs in a shell of its own.
   export root results device work bin checkpoint
-  export -f check sanitize serve daemon batch batches conformance e2e reference served fails faults faulty_driver watch_health driver_faults
+  export -f check sanitize serve daemon batch batches conformance e2e reference served fails faults faulty_driver watch_health driver_faults ranks_refused ranks_8b
   part machine 60 bash -c 'nvidia-smi; uname -a; nproc; free -g; "$0"/pagoda version; ldd "$0"/pagoda "$0"/pagoda_cuda.so | grep "not found"; true' "$bin"
   run_checks
   part daemon/faults 120 bash -c 'faults'
   part daemon/driver_faults 120 bash -c 'driver_faults'
+  run_ranks
   run_benchmarks
   local failed
   failed=$(find "$work" -maxdepth 1 -name 'failed.*' | wc -l)

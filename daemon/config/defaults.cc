@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/base/status_macros.h"
 #include "kernels/cpu/topology.h"
 
 namespace pagoda::daemon {
@@ -100,6 +101,12 @@ void ResolveDefaults(const MachineFacts& machine, MergedConfig* merged) {
     const auto num_cores = static_cast<uint32_t>(machine.num_physical_cores);
     config.mutable_worker()->set_cpu_threads(std::max(num_cores / num_ranks, 1u));
   }
+  internal::v1::WorkerConfig* worker = config.mutable_worker();
+  if (worker->device() == "cuda" && worker->devices().empty()) {
+    for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+      worker->add_devices(worker->device_index() + rank);
+    }
+  }
   const auto threads = [&machine](int cores_per_thread) {
     return static_cast<uint32_t>(std::clamp(machine.num_cores / cores_per_thread, 1, 4));
   };
@@ -107,6 +114,39 @@ void ResolveDefaults(const MachineFacts& machine, MergedConfig* merged) {
   if (unset("http-threads")) front_end->set_http_threads(threads(8));
   if (unset("text-threads")) front_end->set_text_threads(threads(4));
 }
+
+namespace {
+
+absl::Status CheckDevices(const MergedConfig& merged) {
+  const internal::v1::WorkerConfig& worker = merged.config.worker();
+  const auto refuse = [&](const char* setting, const std::string& why) {
+    return absl::InvalidArgumentError(absl::StrCat(merged.origins.at(setting), ": ", why));
+  };
+  if (!merged.IsDefault("devices") && worker.device() != "cuda") {
+    return refuse("devices",
+                  absl::StrCat("only GPUs have numbers, and the device is ", worker.device()));
+  }
+  if (!merged.IsDefault("devices") && !merged.IsDefault("device-index")) {
+    return refuse("devices", "expected this or device-index, both are given");
+  }
+  if (worker.device() != "cuda") return absl::OkStatus();
+  const uint32_t num_ranks = worker.tensor_parallel_size();
+  if (worker.devices_size() != static_cast<int>(num_ranks)) {
+    return refuse("devices",
+                  absl::StrCat("expected a GPU for each of the ",
+                               num_ranks,
+                               " workers of tensor-parallel-size, there are ",
+                               worker.devices_size()));
+  }
+  const std::set<uint32_t> different(worker.devices().begin(), worker.devices().end());
+  if (different.size() < num_ranks && worker.tensor_parallel_group() == "nccl") {
+    return refuse("tensor-parallel-group",
+                  "nccl takes one worker a GPU, and devices names one twice; expected ipc or auto");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status CheckConfig(const MergedConfig& merged) {
   const ServerConfig& config = merged.config;
@@ -117,6 +157,7 @@ absl::Status CheckConfig(const MergedConfig& merged) {
           absl::StrCat(merged.origins.at("served-model-name"), ": ", name, " is given twice"));
     }
   }
+  PAGODA_RETURN_IF_ERROR(CheckDevices(merged));
   const FrontEndConfig& front_end = config.front_end();
   if (front_end.grpc_address().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(

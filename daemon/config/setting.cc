@@ -136,16 +136,34 @@ absl::Status StoreReal(const Setting& setting,
   return absl::OkStatus();
 }
 
-absl::Status StoreList(absl::string_view text, const FieldRef<Message>& ref) {
+absl::Status AddNumber(const Setting& setting,
+                       absl::string_view text,
+                       const FieldRef<Message>& ref) {
+  PAGODA_ASSIGN_OR_RETURN(const uint64_t value, ParseCount(text));
+  PAGODA_RETURN_IF_ERROR(CheckBounds(setting, static_cast<double>(value)));
+  ref.message->GetReflection()->AddUInt32(ref.message, ref.field, static_cast<uint32_t>(value));
+  return absl::OkStatus();
+}
+
+absl::Status StoreList(const Setting& setting,
+                       absl::string_view text,
+                       const FieldRef<Message>& ref) {
   const auto* reflection = ref.message->GetReflection();
+  const bool has_numbers = ref.field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32;
   reflection->ClearField(ref.message, ref.field);
   if (text.empty()) return absl::OkStatus();
   for (const absl::string_view item : absl::StrSplit(text, ',')) {
     const absl::string_view trimmed = absl::StripAsciiWhitespace(item);
     if (trimmed.empty()) {
-      return absl::InvalidArgumentError("expected names separated by commas, none of them empty");
+      return absl::InvalidArgumentError(absl::StrCat("expected ",
+                                                     has_numbers ? "numbers" : "names",
+                                                     " separated by commas, none of them empty"));
     }
-    reflection->AddString(ref.message, ref.field, std::string(trimmed));
+    if (has_numbers) {
+      PAGODA_RETURN_IF_ERROR(AddNumber(setting, trimmed, ref));
+    } else {
+      reflection->AddString(ref.message, ref.field, std::string(trimmed));
+    }
   }
   return absl::OkStatus();
 }
@@ -218,7 +236,7 @@ absl::Status StoreSetting(const Setting& setting, absl::string_view text, Server
       ref.message->GetReflection()->SetString(ref.message, ref.field, std::string(text));
       return absl::OkStatus();
     case SettingKind::kList:
-      return StoreList(text, ref);
+      return StoreList(setting, text, ref);
     case SettingKind::kChoice:
       return StoreChoice(setting, text, ref);
     case SettingKind::kSwitch: {
@@ -247,6 +265,10 @@ std::string FormatSetting(const Setting& setting, const ServerConfig& config) {
     case SettingKind::kText:
       return reflection->GetString(*ref.message, ref.field);
     case SettingKind::kList: {
+      if (ref.field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
+        const auto numbers = reflection->GetRepeatedFieldRef<uint32_t>(*ref.message, ref.field);
+        return absl::StrJoin(numbers.begin(), numbers.end(), ",");
+      }
       const auto items = reflection->GetRepeatedFieldRef<std::string>(*ref.message, ref.field);
       return absl::StrJoin(items.begin(), items.end(), ",");
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +11,7 @@
 #include "engine/model/model_shard.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/collective/collective_plan.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -35,6 +37,16 @@ engine::KvSpec SpecOf(const engine::ModelConfig& model, DType dtype) {
   return spec;
 }
 
+// Memory that ranks have together, where each device has as much: as every rank takes the same, no
+// more than the device with the most ranks gives each of its own.
+uint64_t OfAllDevices(uint64_t device_bytes, const internal::v1::WorkerConfig& worker) {
+  std::map<uint32_t, uint64_t> num_ranks_on;
+  uint64_t most = 1;
+  for (const uint32_t device : worker.devices()) most = std::max(most, ++num_ranks_on[device]);
+  const auto num_ranks = static_cast<uint64_t>(std::max(worker.devices_size(), 1));
+  return device_bytes / most * num_ranks;
+}
+
 // Weights, activations and what each process keeps, over the ranks.
 absl::Status AddRanks(const MemoryPlanInputs& in, MemoryPlan& plan) {
   const std::string& device = in.config->worker().device();
@@ -48,6 +60,9 @@ absl::Status AddRanks(const MemoryPlanInputs& in, MemoryPlan& plan) {
   plan.activation_bytes =
       num_ranks * engine::ActivationBytes(*in.config, shard.model, in.dtype, plan.num_ranks);
   if (device == "cpu") plan.reserve_bytes = num_ranks * kCpuReserveBytes;
+  if (device == "cuda" && plan.num_ranks > 1) {
+    plan.collective_bytes = num_ranks * kernels::cuda::IpcGroupBytes(plan.num_ranks);
+  }
   return absl::OkStatus();
 }
 
@@ -56,7 +71,8 @@ absl::Status NoMemory(const std::string& message) {
 }
 
 uint64_t LeftOf(uint64_t usable_bytes, const MemoryPlan& plan) {
-  const uint64_t taken = plan.weight_bytes + plan.activation_bytes + plan.reserve_bytes;
+  const uint64_t taken =
+      plan.weight_bytes + plan.activation_bytes + plan.collective_bytes + plan.reserve_bytes;
   return usable_bytes > taken ? usable_bytes - taken : 0;
 }
 
@@ -84,8 +100,8 @@ uint64_t UnaskedPoolBytes(const MemoryPlanInputs& in,
 
 // What is sized by flags alone must fit as well. `sim` reports no memory.
 absl::Status CheckFits(const MemoryPlan& plan) {
-  const uint64_t needed =
-      plan.weight_bytes + plan.activation_bytes + plan.reserve_bytes + plan.kv.pool_bytes;
+  const uint64_t needed = plan.weight_bytes + plan.activation_bytes + plan.collective_bytes +
+                          plan.reserve_bytes + plan.kv.pool_bytes;
   if (plan.free_memory_bytes == 0 || needed <= plan.free_memory_bytes) return absl::OkStatus();
   return NoMemory(
       absl::StrCat("the model does not fit: weights ",
@@ -94,7 +110,7 @@ absl::Status CheckFits(const MemoryPlan& plan) {
                    FormatBytes(plan.activation_bytes),
                    ", KV cache ",
                    FormatBytes(plan.kv.pool_bytes),
-                   plan.ReserveText(),
+                   plan.OtherText(),
                    " are more than the ",
                    FormatBytes(plan.free_memory_bytes),
                    " that are free; lower --kv-cache-memory or --max-num-batched-tokens, or choose "
@@ -117,9 +133,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInputs& in) {
   MemoryPlan plan;
   plan.block_size = static_cast<int32_t>(engine.block_size());
   plan.max_model_len = in.max_model_len;
-  plan.total_memory_bytes = in.hello->total_memory_bytes();
-  plan.free_memory_bytes = in.hello->free_memory_bytes();
   plan.num_ranks = NumTensorRanks(*in.config);
+  plan.total_memory_bytes = OfAllDevices(in.hello->total_memory_bytes(), in.config->worker());
+  plan.free_memory_bytes = OfAllDevices(in.hello->free_memory_bytes(), in.config->worker());
   const std::string& device = in.config->worker().device();
   PAGODA_RETURN_IF_ERROR(AddRanks(in, plan));
 
@@ -165,7 +181,7 @@ std::vector<std::string> MemoryPlan::ToLines() const {
                       FormatBytes(weight_bytes),
                       FormatBytes(activation_bytes),
                       FormatBytes(kv.pool_bytes),
-                      ReserveText(),
+                      OtherText(),
                       FormatBytes(free_memory_bytes),
                       FormatBytes(total_memory_bytes)),
       absl::StrFormat("KV cache: %d blocks of %d tokens (%s each), %d tokens; %.1f sequences "
@@ -193,8 +209,12 @@ std::vector<std::string> MemoryPlan::ToLines() const {
   return lines;
 }
 
-std::string MemoryPlan::ReserveText() const {
-  return reserve_bytes == 0 ? "" : absl::StrCat(", reserve ", FormatBytes(reserve_bytes));
+std::string MemoryPlan::OtherText() const {
+  std::string text;
+  if (collective_bytes != 0)
+    absl::StrAppend(&text, ", collectives ", FormatBytes(collective_bytes));
+  if (reserve_bytes != 0) absl::StrAppend(&text, ", reserve ", FormatBytes(reserve_bytes));
+  return text;
 }
 
 std::string MeasuredMemoryLine(const MemoryPlan& plan, const internal::v1::ModelReady& ready) {

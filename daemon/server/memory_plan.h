@@ -20,6 +20,8 @@ struct MemoryPlan {
   // Of all ranks together, as every size here.
   uint64_t weight_bytes = 0;
   uint64_t activation_bytes = 0;
+  // For ranks to meet on their devices.
+  uint64_t collective_bytes = 0;
   // Kept free for the process itself; 0 where that is measured.
   uint64_t reserve_bytes = 0;
   engine::KvPoolPlan kv;
@@ -29,11 +31,12 @@ struct MemoryPlan {
   int32_t max_model_len = 0;
   // Each takes the same share.
   int32_t num_ranks = 1;
+  // Of all devices.
   uint64_t total_memory_bytes = 0;
   uint64_t free_memory_bytes = 0;
 
-  // ", reserve 64.0 MiB", or nothing.
-  std::string ReserveText() const;
+  // ", collectives 80.1 MiB, reserve 64.0 MiB", without what is nothing.
+  std::string OtherText() const;
   // Lines for people, without a trailing newline each.
   std::vector<std::string> ToLines() const;
 };

@@ -44,11 +44,7 @@ absl::StatusOr<std::unique_ptr<engine::Tokenizer>> LoadTokenizer(const std::stri
 absl::Status CheckRanks(const internal::v1::ServerConfig& config,
                         const engine::ModelConfig& model) {
   const int32_t num_ranks = NumTensorRanks(config);
-  const bool is_supported = num_ranks == 1 || config.worker().device() != "cuda";
-  const absl::Status status =
-      is_supported
-          ? engine::CheckTensorRanks(model, num_ranks)
-          : absl::InvalidArgumentError("several ranks are not supported on cuda; expected 1");
+  const absl::Status status = engine::CheckTensorRanks(model, num_ranks);
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat("--tensor-parallel-size=", num_ranks, ": ", status.message()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/model/weight_table.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
@@ -70,11 +71,8 @@ ActivationPlan PlanActivations(const ModelConfig& model,
   plan.logit_hidden_offset = place(logit_rows, hidden_bytes);
   plan.logits_offset = place(logit_rows, logits_row_bytes);
   if (num_ranks > 1) {
-    const int32_t num_rank_ids = (model.vocab_size + num_ranks - 1) / num_ranks;
-    const size_t part_bytes = static_cast<size_t>(num_rank_ids) * sizeof(float);
-    plan.rank_logits_offset = place(logit_rows, part_bytes);
-    plan.gathered_logits_offset = place(static_cast<size_t>(num_ranks) * logit_rows, part_bytes);
-    plan.rank_tokens_offset = place(tokens, sizeof(int32_t));
+    const auto num_ids = static_cast<size_t>(PaddedShare(model.vocab_size, num_ranks));
+    plan.rank_logits_offset = place(logit_rows, num_ids * sizeof(float));
   }
   return plan;
 }

@@ -34,11 +34,8 @@ struct ActivationPlan {
   size_t row_weights_offset = 0;
   size_t logit_hidden_offset = 0;
   size_t logits_offset = 0;
-  // Models that ranks share: the logits of a rank's ids, those of all ranks one after the other,
-  // and tokens by their place in the rank's part of the embedding.
+  // Models that ranks share: the logits of a rank's ids.
   size_t rank_logits_offset = 0;
-  size_t gathered_logits_offset = 0;
-  size_t rank_tokens_offset = 0;
   size_t total_bytes = 0;
 };
 
@@ -73,12 +70,8 @@ class Activations {
   // ----
   void* logit_hidden() const { return At(plan_.logit_hidden_offset); }
   float* logits() const { return static_cast<float*>(At(plan_.logits_offset)); }
-  // ---- REQUIRES: several ranks. [max_logit_rows, ids of a rank], that for each rank,
-  // [max_tokens].
+  // REQUIRES: several ranks. [max_logit_rows, ids of a rank].
   float* rank_logits() const { return static_cast<float*>(At(plan_.rank_logits_offset)); }
-  float* gathered_logits() const { return static_cast<float*>(At(plan_.gathered_logits_offset)); }
-  int32_t* rank_tokens() const { return static_cast<int32_t*>(At(plan_.rank_tokens_offset)); }
-  // ----
   const ActivationPlan& plan() const { return plan_; }
 
  private:

@@ -1,8 +1,6 @@
 #include "engine/model/forward_pass.h"
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "engine/model/layer_ops.h"
 #include "kernels/base/status_macros.h"
@@ -18,6 +16,8 @@ constexpr NormRoles kFinalNorm = {.weight = WeightRole::kFinalNorm,
                                   .bias = WeightRole::kFinalNormBias};
 constexpr NormRoles kEmbeddingNorm = {.weight = WeightRole::kEmbeddingNorm,
                                       .bias = WeightRole::kEmbeddingNormBias};
+
+BlockNorm NextLayerNorm(int32_t layer) { return {.layer = layer + 1, .roles = kAttentionNorm}; }
 
 int64_t QkvStride(const ModelConfig& model) {
   return int64_t{model.num_heads + 2 * model.num_kv_heads} * model.head_dim;
@@ -151,45 +151,28 @@ absl::Status MlpBlock(const ForwardPass& pass, int32_t layer, bool gated) {
       pass,
       layer,
       {.x = act.inner(), .weight = WeightRole::kDown, .bias = WeightRole::kDownBias},
-      WeightRole::kMlpOutNorm);
+      {.out_norm = WeightRole::kMlpOutNorm, .next = NextLayerNorm(layer)});
 }
 
 // hidden = the rows of the embedding that this rank has, and zeros for tokens of others; then their
 // sum over the ranks.
 absl::Status EmbedTokensOfRanks(const ForwardPass& pass, kernels::EmbeddingParams params) {
-  const TensorRanks& ranks = *pass.ranks;
-  int32_t* const tokens = pass.activations->rank_tokens();
-  for (int64_t row = 0; row < params.rows; ++row) tokens[row] = pass.tokens[row] - ranks.first_id;
-  params.tokens = tokens;
-  // Tokens of other ranks give any row.
+  params.first_id = pass.ranks->first_id;
+  params.is_part = true;
   PAGODA_RETURN_IF_ERROR(pass.backend->Embedding(params));
-  const size_t row_bytes = static_cast<size_t>(pass.model->hidden_size) * DTypeBytes(pass.dtype);
-  for (int64_t row = 0; row < params.rows; ++row) {
-    if (tokens[row] >= 0 && tokens[row] < ranks.num_ids) continue;
-    std::memset(static_cast<char*>(params.y) + static_cast<size_t>(row) * row_bytes, 0, row_bytes);
-  }
   return SumOverRanks(pass, params.y);
 }
 
 // logits = every rank's part, side by side.
 absl::Status GatherLogits(const ForwardPass& pass, int64_t num_rows) {
-  const TensorRanks& ranks = *pass.ranks;
   const Activations& act = *pass.activations;
-  const int64_t num_ids = ranks.num_ids;
-  PAGODA_RETURN_IF_ERROR(
-      ranks.group->AllGather(act.rank_logits(),
-                             act.gathered_logits(),
-                             static_cast<size_t>(num_rows * num_ids) * sizeof(float)));
-  for (int64_t rank = 0; rank < ranks.group->num_ranks(); ++rank) {
-    const int64_t first_id = rank * num_ids;
-    const int64_t count = std::clamp<int64_t>(pass.model->vocab_size - first_id, 0, num_ids);
-    for (int64_t row = 0; row < num_rows; ++row) {
-      std::memcpy(act.logits() + row * act.plan().logits_stride + first_id,
-                  act.gathered_logits() + (rank * num_rows + row) * num_ids,
-                  static_cast<size_t>(count) * sizeof(float));
-    }
-  }
-  return absl::OkStatus();
+  constexpr int64_t kBytes = sizeof(float);
+  return pass.ranks->group->AllGather({.x = act.rank_logits(),
+                                       .y = act.logits(),
+                                       .rows = num_rows,
+                                       .row_bytes = pass.ranks->num_ids * kBytes,
+                                       .y_row_bytes = pass.model->vocab_size * kBytes,
+                                       .y_stride_bytes = act.plan().logits_stride * kBytes});
 }
 
 }  // namespace
@@ -218,12 +201,13 @@ absl::Status EmbedTokens(const ForwardPass& pass) {
 absl::Status AttentionBlock(const ForwardPass& pass, int32_t layer) {
   PAGODA_RETURN_IF_ERROR(QkvToCache(pass, layer));
   PAGODA_RETURN_IF_ERROR(Attend(pass, layer));
-  return AddToResidual(pass,
-                       layer,
-                       {.x = pass.activations->inner(),
-                        .weight = WeightRole::kAttentionOut,
-                        .bias = WeightRole::kAttentionOutBias},
-                       WeightRole::kAttentionOutNorm);
+  return AddToResidual(
+      pass,
+      layer,
+      {.x = pass.activations->inner(),
+       .weight = WeightRole::kAttentionOut,
+       .bias = WeightRole::kAttentionOutBias},
+      {.out_norm = WeightRole::kAttentionOutNorm, .next = {.layer = layer, .roles = kMlpNorm}});
 }
 
 absl::Status GatedMlpBlock(const ForwardPass& pass, int32_t layer) {
@@ -249,7 +233,9 @@ absl::Status ExpertsBlock(const ForwardPass& pass, int32_t layer) {
                             .x_stride = hidden,
                             .y_stride = experts.num_experts,
                             .x_dtype = pass.dtype,
-                            .y_dtype = DType::kFloat32}));
+                            .y_dtype = DType::kFloat32,
+                            // All ranks must choose the same experts.
+                            .is_fixed = pass.ranks != nullptr}));
   PAGODA_RETURN_IF_ERROR(pass.backend->RouteExperts({.logits = act.router_logits(),
                                                      .rows = rows,
                                                      .num_experts = experts.num_experts,
@@ -276,19 +262,17 @@ absl::Status ExpertsBlock(const ForwardPass& pass, int32_t layer) {
                                    .num_entries = num_entries,
                                    .x_stride = experts.intermediate_size,
                                    .dtype = pass.dtype}));
-  // What follows adds to hidden, and the residual stream goes into the sum over the ranks once.
-  if (!IsFirstRank(pass)) {
-    std::memset(act.hidden(), 0, static_cast<size_t>(rows * hidden) * DTypeBytes(pass.dtype));
-  }
+  const PartPlace place = PlaceOfPart(pass, NextLayerNorm(layer));
   PAGODA_RETURN_IF_ERROR(pass.backend->CombineExperts({.x = act.wide(),
                                                        .row_entries = routing.row_entries,
                                                        .row_weights = routing.row_weights,
-                                                       .y = act.hidden(),
+                                                       .y = place.y,
                                                        .rows = rows,
                                                        .width = hidden,
                                                        .top_k = experts.experts_per_token,
-                                                       .dtype = pass.dtype}));
-  return SumOverRanks(pass, act.hidden());
+                                                       .dtype = pass.dtype,
+                                                       .adds = place.adds}));
+  return AddParts(pass, NextLayerNorm(layer));
 }
 
 absl::Status ComputeLogits(const ForwardPass& pass, const int32_t* row_indices, int64_t num_rows) {

@@ -9,14 +9,13 @@
 #include "engine/model/position_tables.h"
 #include "engine/model/weights.h"
 #include "kernels/backend.h"
-#include "parallel/process_group.h"
+#include "kernels/device_group.h"
 
 namespace pagoda::engine {
 
-// The ranks that share a model, seen from one of them. Their backends' memory is the host's, and
-// ops have run when they return.
+// The ranks that share a model, seen from one of them.
 struct TensorRanks {
-  parallel::ProcessGroup* group = nullptr;
+  kernels::DeviceGroup* group = nullptr;
   int32_t first_id = 0;  // of the vocabulary, of this rank's rows of embedding and head
   int32_t num_ids = 0;   // of every rank; the last ones may be padding
 };

@@ -22,15 +22,20 @@ uint64_t Less(uint64_t bytes, uint64_t taken) { return bytes - std::min(bytes, t
 }  // namespace
 
 uint64_t KeptFreeBytes(const MeasuredMemory& memory) {
-  return kLaterBytes + std::clamp(memory.graph_bytes, kLeastGraphBytes, kMostGraphBytes) *
-                           static_cast<uint64_t>(std::max(memory.num_graphs, 0));
+  // What others on the device take at the same time would be taken for the graph's.
+  const uint64_t graph_bytes =
+      memory.num_sharing > 1 ? kMostGraphBytes
+                             : std::clamp(memory.graph_bytes, kLeastGraphBytes, kMostGraphBytes);
+  return kLaterBytes + memory.slack_bytes +
+         graph_bytes * static_cast<uint64_t>(std::max(memory.num_graphs, 0));
 }
 
 uint64_t KvPoolBytesThatFit(const MeasuredMemory& memory) {
   const auto limit =
       static_cast<uint64_t>(memory.utilization * static_cast<double>(memory.total_bytes));
   const uint64_t taken = Less(memory.free_at_first_bytes, memory.free_bytes);
-  return Less(std::min(memory.free_bytes, Less(limit, taken)), KeptFreeBytes(memory));
+  const uint64_t left = std::min(memory.free_bytes, Less(limit, taken));
+  return Less(left / static_cast<uint64_t>(memory.num_sharing), KeptFreeBytes(memory));
 }
 
 absl::Status NoKvBlockFits(uint64_t block_bytes, const MeasuredMemory& memory) {

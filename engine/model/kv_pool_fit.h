@@ -16,9 +16,13 @@ struct MeasuredMemory {
   // One recorded step of the largest size, and how many steps may be recorded.
   uint64_t graph_bytes = 0;
   int num_graphs = 0;
-  // Share of the whole memory that this process may take in all; 1 where the pool's size was asked
-  // for.
+  // Share of the whole memory that this process and those it shares with may take in all; 1 where
+  // the pool's size was asked for.
   double utilization = 1.0;
+  // Ranks on the device, which have all taken the same and are to have pools of the same size.
+  int num_sharing = 1;
+  // Left, so that as large a pool fits at a later start, of which measurements differ a little.
+  uint64_t slack_bytes = 0;
 };
 
 // Stays free: recorded steps to come, and kernels that are loaded at their first use.

@@ -33,6 +33,16 @@ absl::Status Normalise(const ForwardPass& pass,
                        void* y,
                        int64_t rows);
 
+// The norm that a block of `layer` begins with.
+struct BlockNorm {
+  int32_t layer = kNoLayer;
+  NormRoles roles;
+};
+
+// Whether ranks compute the norm together with the sum that ends the block before it: it is in
+// activations->normed() when its block begins.
+bool ComesWithSum(const ForwardPass& pass, const BlockNorm& norm);
+
 // What a block reads: the residual stream's norm, in activations->normed(), or the stream itself in
 // models without that norm.
 absl::StatusOr<const void*> BlockInput(const ForwardPass& pass,
@@ -47,12 +57,20 @@ absl::StatusOr<bool> TryFused(const ForwardPass& pass,
                               const NormRoles& roles,
                               kernels::FusedLinearParams& fused);
 
+// Where a block ends.
+struct BlockEnd {
+  // Of what the block gives, where the model has it.
+  WeightRole out_norm = WeightRole::kAttentionOutNorm;
+  // What the next block begins with.
+  BlockNorm next;
+};
+
 // hidden += product, through the norm `out_norm` where the model has one and times residual_scale.
 // The product's y is chosen here; activations->normed() is overwritten.
 absl::Status AddToResidual(const ForwardPass& pass,
                            int32_t layer,
                            Product product,
-                           WeightRole out_norm);
+                           const BlockEnd& end);
 
 // Of those that share the model, the one that counts what all of them have.
 inline bool IsFirstRank(const ForwardPass& pass) {
@@ -61,5 +79,15 @@ inline bool IsFirstRank(const ForwardPass& pass) {
 
 // rows ([batch->num_rows, hidden_size]) = their sum over the ranks.
 absl::Status SumOverRanks(const ForwardPass& pass, void* rows);
+
+// Where a rank's part of what a block adds to the residual stream goes, and whether it is added to
+// what is there.
+struct PartPlace {
+  void* y = nullptr;
+  bool adds = false;
+};
+PartPlace PlaceOfPart(const ForwardPass& pass, const BlockNorm& next);
+// hidden += the sum of the ranks' parts, which are there; and its norm, if that comes with it.
+absl::Status AddParts(const ForwardPass& pass, const BlockNorm& next);
 
 }  // namespace pagoda::engine

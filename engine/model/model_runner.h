@@ -21,6 +21,7 @@
 #include "engine/model/model_shard.h"
 #include "engine/model/output_constraints.h"
 #include "engine/model/position_tables.h"
+#include "engine/model/rank_group.h"
 #include "engine/model/sample_outputs.h"
 #include "engine/model/sampling_inputs.h"
 #include "engine/model/slot_table.h"
@@ -46,6 +47,7 @@ class ModelRunner : public parallel::StepExecutor {
                        const Clock* clock = &Clock::Monotonic(),
                        std::unique_ptr<parallel::ProcessGroup> group = nullptr)
       : open_backend_(std::move(open_backend)), clock_(clock), group_(std::move(group)) {}
+  ~ModelRunner() override;
 
   absl::StatusOr<internal::v1::WorkerHello> Open(const internal::v1::OpenWorker& open) override;
   absl::StatusOr<internal::v1::ModelReady> Load(const internal::v1::LoadModel& load,
@@ -74,6 +76,8 @@ class ModelRunner : public parallel::StepExecutor {
   void MakeStepGraphs(const StepLimits& limits);
   // As many as there is memory for, at most `num_asked`.
   absl::Status AllocateFittingKvPool(int32_t num_asked);
+  // Of all ranks, the fewest that one has room for; 0: somewhere none fits.
+  absl::StatusOr<int32_t> FittingKvBlocks(int32_t num_asked, uint64_t block_bytes);
   absl::Status WarmUp();
   absl::StatusOr<uint64_t> MeasureLargestSteps();
   // Waits for the steps in flight and reads their tokens.
@@ -103,9 +107,9 @@ class ModelRunner : public parallel::StepExecutor {
 
   const OpenBackendFn open_backend_;
   const Clock* const clock_;
-  const std::unique_ptr<parallel::ProcessGroup> group_;  // of several ranks; null: one
   internal::v1::OpenWorker open_;
   std::unique_ptr<kernels::Backend> backend_;
+  RankGroup group_;          // ends before the backend
   MeasuredMemory measured_;  // complete after Load
 
   // ---- Made by Load, in this order.

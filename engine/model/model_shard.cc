@@ -73,7 +73,7 @@ absl::StatusOr<ModelShard> ShardModel(const ModelConfig& model, int32_t rank, in
   if (shard.model.experts) shard.model.experts->intermediate_size /= num_ranks;
   shard.first_head = rank * shard.model.num_heads;
   shard.num_all_heads = model.num_heads;
-  shard.num_ids = (model.vocab_size + num_ranks - 1) / num_ranks;
+  shard.num_ids = static_cast<int32_t>(PaddedShare(model.vocab_size, num_ranks));
   shard.first_id = rank * shard.num_ids;
   return shard;
 }
@@ -109,7 +109,9 @@ std::string ModelShard::ToString() const {
   if (model.experts) {
     absl::StrAppend(&text, ", of experts ", model.experts->intermediate_size);
   }
-  absl::StrAppend(&text, ", ids ", first_id, " to ", first_id + num_ids - 1);
+  if (first_id >= model.vocab_size) return absl::StrCat(text, ", no ids");
+  const int32_t end_id = std::min(first_id + num_ids, model.vocab_size);
+  absl::StrAppend(&text, ", ids ", first_id, " to ", end_id - 1);
   return text;
 }
 

@@ -240,6 +240,19 @@ class Packer {
   std::deque<std::vector<float>> vectors_;
 };
 
+// Where a slice begins in the weight of which its own is a part.
+int64_t RowInWhole(const WeightSlice& slice, const WeightPlan& whole) {
+  for (const WeightSlice& all : whole.slices) {
+    if (all.tensor != slice.tensor || slice.row_begin < all.row_begin ||
+        slice.row_begin >= all.row_end) {
+      continue;
+    }
+    return all.weight_row + slice.row_begin - all.row_begin;
+  }
+  PAGODA_CHECK(false);
+  return 0;
+}
+
 struct Staging {
   kernels::Buffer memory;
   std::vector<void*> buffers;
@@ -382,7 +395,11 @@ absl::Status LoadWeights(kernels::Backend& backend,
   return packer.Recycle(/*wait=*/true, reader);
 }
 
-absl::Status FillDummyWeights(kernels::Backend& backend, uint64_t seed, Weights& weights) {
+absl::Status FillDummyWeights(kernels::Backend& backend,
+                              uint64_t seed,
+                              const std::vector<WeightPlan>& whole,
+                              Weights& weights) {
+  PAGODA_CHECK(whole.size() == weights.plans().size());
   std::vector<float> ones;
   for (size_t i = 0; i < weights.plans().size(); ++i) {
     const WeightPlan& plan = weights.plans()[i];
@@ -400,8 +417,17 @@ absl::Status FillDummyWeights(kernels::Backend& backend, uint64_t seed, Weights&
     const uint64_t weight_seed = seed * 0x9E3779B97F4A7C15 +
                                  static_cast<uint64_t>(plan.layer + 1) * kNumWeightRoles +
                                  static_cast<uint64_t>(plan.role);
-    PAGODA_RETURN_IF_ERROR(
-        backend.FillNormal({.weight = weights.weight(i), .stddev = 0.02f, .seed = weight_seed}));
+    for (const WeightSlice& slice : plan.slices) {
+      if (slice.rows() == 0) continue;
+      PAGODA_RETURN_IF_ERROR(backend.FillNormal(
+          {.weight = weights.weight(i),
+           .stddev = 0.02f,
+           .seed = weight_seed,
+           .element_offset = RowInWhole(slice, whole[i]) * whole[i].k + slice.col_begin,
+           .row_stride = whole[i].k,
+           .row_offset = slice.weight_row,
+           .rows = slice.rows()}));
+    }
   }
   return backend.Synchronize();
 }

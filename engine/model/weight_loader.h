@@ -48,7 +48,11 @@ absl::Status LoadWeights(kernels::Backend& backend,
                          Weights& weights,
                          const WeightProgressFn& progress);
 
-// Random weights: matrices and biases N(0, 0.02) from the seed, norms 1.
-absl::Status FillDummyWeights(kernels::Backend& backend, uint64_t seed, Weights& weights);
+// Random weights: matrices and biases N(0, 0.02) from the seed, norms 1. Parts of a model have the
+// numbers that they have in `whole`, the plans of all of it.
+absl::Status FillDummyWeights(kernels::Backend& backend,
+                              uint64_t seed,
+                              const std::vector<WeightPlan>& whole,
+                              Weights& weights);
 
 }  // namespace pagoda::engine

@@ -48,7 +48,7 @@ struct Share {
 };
 
 int64_t PaddedRows(const WeightPart& part, const WeightRange& range) {
-  return (part.rows + range.tensor_ranks - 1) / range.tensor_ranks;
+  return PaddedShare(part.rows, range.tensor_ranks);
 }
 
 absl::StatusOr<Share> ShareOf(const WeightPart& part, const WeightRange& range) {
@@ -108,6 +108,14 @@ void AddSlices(const WeightPart& part, const Share& share, WeightPlan& plan) {
 }
 
 }  // namespace
+
+int64_t PaddedShare(int64_t num_rows, int64_t num_ranks) {
+  if (num_ranks == 1) return num_rows;
+  // 16 bytes of the narrowest type.
+  constexpr int64_t kAlignment = 8;
+  const int64_t share = (num_rows + num_ranks - 1) / num_ranks;
+  return (share + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 absl::StatusOr<std::vector<WeightPlan>> PlanWeights(const std::vector<WeightSpec>& specs,
                                                     const WeightRange& range) {

@@ -111,6 +111,9 @@ struct WeightPlan {
   std::vector<WeightSlice> slices;
 };
 
+// Rows that each of `num_ranks` holds of kPaddedRows: their products stay aligned.
+int64_t PaddedShare(int64_t num_rows, int64_t num_ranks);
+
 // What the worker of `range` loads of a model; a pure function. INVALID_ARGUMENT naming the tensor
 // that the ranks cannot share.
 absl::StatusOr<std::vector<WeightPlan>> PlanWeights(const std::vector<WeightSpec>& specs,

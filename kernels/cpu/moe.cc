@@ -179,12 +179,14 @@ absl::Status CombineExperts(Context& context, const CombineExpertsParams& params
   PAGODA_RETURN_IF_ERROR(RequireDType("CombineExperts.dtype", params.dtype, {DType::kFloat32}));
   const int64_t cost = params.rows * params.top_k * params.width / 8;
   context.ParallelFor(params.rows, cost, [&](int64_t begin, int64_t end, int) {
+    float* const y = static_cast<float*>(params.y);
+    if (!params.adds) std::fill(y + begin * params.width, y + end * params.width, 0.0f);
     for (int64_t i = begin * params.top_k; i < end * params.top_k; ++i) {
       context.kernels.add_scaled_row(
           static_cast<const float*>(params.x) + params.row_entries[i] * params.width,
           params.row_weights[i],
           params.width,
-          static_cast<float*>(params.y) + i / params.top_k * params.width);
+          y + i / params.top_k * params.width);
     }
   });
   return absl::OkStatus();

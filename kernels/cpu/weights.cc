@@ -95,15 +95,21 @@ template <typename T>
 void FillRows(Context& context, const FillNormalParams& params) {
   constexpr int64_t kChunk = 1024;
   const LinearWeight& weight = params.weight;
-  const int64_t num_panels = (weight.n + kPanelRows - 1) / kPanelRows;
-  context.ParallelFor(num_panels, weight.n * weight.k * 4, [&](int64_t begin, int64_t end, int) {
+  const int64_t first_panel = params.row_offset / kPanelRows;
+  const int64_t end_row = params.row_offset + params.num_rows();
+  const int64_t num_panels = (end_row + kPanelRows - 1) / kPanelRows - first_panel;
+  const int64_t cost = params.num_rows() * weight.k * 4;
+  context.ParallelFor(num_panels, cost, [&](int64_t begin, int64_t end, int) {
     float normals[kChunk];
-    for (int64_t row = begin * kPanelRows; row < std::min(weight.n, end * kPanelRows); ++row) {
+    const int64_t row_begin = std::max(params.row_offset, (first_panel + begin) * kPanelRows);
+    const int64_t row_end = std::min(end_row, (first_panel + end) * kPanelRows);
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      const int64_t row_index = params.element_offset + (row - params.row_offset) * params.stride();
       int64_t pair_stride = 0;
       T* to = RowStart<T>(weight, row, &pair_stride);
       for (int64_t first = 0; first < weight.k; first += kChunk) {
         const int64_t count = std::min(kChunk, weight.k - first);
-        const auto index = static_cast<uint64_t>(params.element_offset + row * weight.k + first);
+        const auto index = static_cast<uint64_t>(row_index + first);
         context.kernels.fill_normal(params.seed, index, count, params.stddev, normals);
         for (int64_t j = 0; j < count; ++j) {
           to[(first + j) / 2 * pair_stride + j % 2] = FromFloat<T>(normals[j]);
@@ -142,8 +148,13 @@ absl::Status ReadRows(Context& context, const EmbeddingParams& params) {
   // A packed row is one pair in each cache line.
   context.ParallelFor(params.rows, params.rows * table.k * 2, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t token = std::clamp<int64_t>(params.tokens[i], 0, table.n - 1);
+      const int64_t wanted = int64_t{params.tokens[i]} - params.first_id;
+      const int64_t token = std::clamp<int64_t>(wanted, 0, table.n - 1);
       float* y = static_cast<float*>(params.y) + i * table.k;
+      if (params.is_part && token != wanted) {
+        if (!kAdds) std::fill(y, y + table.k, 0.0f);
+        continue;
+      }
       if (table.dtype == DType::kFloat32) {
         ReadRow<float, kAdds>(table, token, params.scale, y);
       } else {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "kernels/cuda/collective/make_group.h"
 #include "kernels/cuda/copy_blocks.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_error.h"
@@ -270,6 +271,16 @@ absl::Status CudaBackend::DropGraph(GraphId id) {
                     cudaGraphExecDestroy(std::exchange(graphs_[id].exec, nullptr)));
 }
 
+// ---- Groups.
+
+absl::StatusOr<std::unique_ptr<DeviceGroup>> CudaBackend::MakeGroup(
+    const DeviceGroupOptions& options) {
+  if (context_.recording) return NotWhileRecordingError("MakeGroup");
+  absl::StatusOr<std::unique_ptr<DeviceGroup>> group = cuda::MakeGroup(context_, options);
+  if (!group.ok()) return Finish("make_group", group.status());
+  return group;
+}
+
 absl::StatusOr<bool> CudaBackend::Tune() {
   if (context_.recording) return NotWhileRecordingError("Tune");
   return linear_->MeasureWanted();
@@ -311,14 +322,19 @@ absl::Status CudaBackend::FillNormal(const FillNormalParams& p) {
   if (p.weight.format != WeightFormat::kRowMajor) {
     return UnsupportedError("fill_normal", "a weight that is not row-major");
   }
+  char* const to = static_cast<char*>(const_cast<void*>(p.weight.data)) +
+                   static_cast<size_t>(p.row_offset * p.weight.k) * DTypeBytes(p.weight.dtype);
+  const bool has_gaps = p.stride() != p.weight.k;
   return Finish("fill_normal",
                 cuda::FillNormal(context_,
-                                 {.data = const_cast<void*>(p.weight.data),
+                                 {.data = to,
                                   .dtype = p.weight.dtype,
-                                  .count = p.weight.n * p.weight.k,
+                                  .count = p.num_rows() * p.weight.k,
                                   .stddev = p.stddev,
                                   .seed = p.seed,
-                                  .first_index = static_cast<uint64_t>(p.element_offset)}));
+                                  .first_index = static_cast<uint64_t>(p.element_offset),
+                                  .width = has_gaps ? p.weight.k : 0,
+                                  .row_stride = has_gaps ? p.stride() : 0}));
 }
 
 // ---- Ops.
@@ -359,7 +375,9 @@ absl::Status CudaBackend::Linear(const LinearParams& params) {
   PAGODA_RETURN_IF_ERROR(Validate(params));
   if (params.m == 0) return absl::OkStatus();
   PAGODA_ASSIGN_OR_RETURN(const GemmArgs args, ToGemmArgs(params));
-  return Finish("linear", linear_->Run(params.x_dtype, args));
+  return Finish("linear",
+                params.is_fixed ? linear_->RunFixed(params.x_dtype, args)
+                                : linear_->Run(params.x_dtype, args));
 }
 
 bool CudaBackend::SupportsFusedLinear(const FusedLinearParams& params) {

@@ -52,6 +52,10 @@ class CudaBackend : public Backend {
   absl::Status LaunchGraph(GraphId graph) override;
   absl::Status DropGraph(GraphId graph) override;
 
+  bool supports_groups() const override { return true; }
+  absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeGroup(
+      const DeviceGroupOptions& options) override;
+
   absl::StatusOr<bool> Tune() override;
 
   WeightFormat PreferredFormat(DType dtype, int64_t n, int64_t k) const override;

@@ -39,16 +39,32 @@ __global__ void ScatterKernel(const __grid_constant__ ScatterParams p) {
 
 // ---- embedding
 
+// Which row of the table a token has.
+struct TableRow {
+  int64_t row;
+  bool is_there;
+
+  __device__ __forceinline__ TableRow(const EmbeddingParams& p, int64_t i) {
+    const int64_t wanted = int64_t{p.tokens[i]} - p.first_id;
+    row = min(max(wanted, int64_t{0}), p.table.n - 1);
+    is_there = !p.is_part || row == wanted;
+  }
+};
+
 // One block a row. REQUIRES: hidden % kVector == 0, 16-byte aligned rows.
 template <typename T>
 __global__ void EmbeddingKernel(const __grid_constant__ EmbeddingParams p) {
   LaunchNext();
   WaitForPrevious();
   const int64_t row = blockIdx.x;
-  const int64_t token = min(max(int64_t{p.tokens[row]}, int64_t{0}), p.table.n - 1);
-  const uint4* source = static_cast<const uint4*>(p.table.data) + token * (p.table.k / kVector);
+  const TableRow token(p, row);
+  const uint4* source = static_cast<const uint4*>(p.table.data) + token.row * (p.table.k / kVector);
   uint4* out = static_cast<uint4*>(p.y) + row * (p.table.k / kVector);
   for (int i = threadIdx.x; i < p.table.k / kVector; i += blockDim.x) {
+    if (!token.is_there) {
+      out[i] = uint4{};
+      continue;
+    }
     uint4 v = LoadWeights16(source + i);
     if (p.scale != 1.0f) {
       float f[kVector];
@@ -66,11 +82,11 @@ __global__ void EmbeddingScalarKernel(const __grid_constant__ EmbeddingParams p)
   LaunchNext();
   WaitForPrevious();
   const int64_t row = blockIdx.x;
-  const int64_t token = min(max(int64_t{p.tokens[row]}, int64_t{0}), p.table.n - 1);
-  const T* source = static_cast<const T*>(p.table.data) + token * p.table.k;
+  const TableRow token(p, row);
+  const T* source = static_cast<const T*>(p.table.data) + token.row * p.table.k;
   T* out = static_cast<T*>(p.y) + row * p.table.k;
   for (int i = threadIdx.x; i < p.table.k; i += blockDim.x) {
-    out[i] = FromFloat<T>(ToFloat(source[i]) * p.scale);
+    out[i] = FromFloat<T>(token.is_there ? ToFloat(source[i]) * p.scale : 0.0f);
   }
 }
 

@@ -41,7 +41,9 @@ __global__ void AddEmbeddingKernel(const __grid_constant__ EmbeddingParams p) {
   LaunchNext();
   WaitForPrevious();
   const int64_t row = blockIdx.x;
-  const int64_t token = min(max(int64_t{p.tokens[row]}, int64_t{0}), p.table.n - 1);
+  const int64_t wanted = int64_t{p.tokens[row]} - p.first_id;
+  const int64_t token = min(max(wanted, int64_t{0}), p.table.n - 1);
+  if (p.is_part && token != wanted) return;
   const T* source = static_cast<const T*>(p.table.data) + token * p.table.k;
   T* out = static_cast<T*>(p.y) + row * p.table.k;
   for (int i = threadIdx.x * kCount; i < p.table.k; i += blockDim.x * kCount) {

@@ -191,11 +191,11 @@ __global__ void CombineExpertsKernel(const __grid_constant__ CombineExpertsParam
   const int64_t row = blockIdx.x;
   T* y = static_cast<T*>(p.y) + row * p.width;
   for (int64_t i = threadIdx.x * kCount; i < p.width; i += blockDim.x * kCount) {
-    float sum[kCount];
+    float sum[kCount] = {};
     if constexpr (kCount == kVector) {
-      Unpack8<T>(*reinterpret_cast<const uint4*>(y + i), sum);
+      if (p.adds) Unpack8<T>(*reinterpret_cast<const uint4*>(y + i), sum);
     } else {
-      sum[0] = ToFloat(y[i]);
+      if (p.adds) sum[0] = ToFloat(y[i]);
     }
     for (int j = 0; j < p.top_k; ++j) {
       const float weight = p.row_weights[row * p.top_k + j];

@@ -32,7 +32,13 @@ __device__ __forceinline__ void NormalBlock(uint64_t seed,
   }
 }
 
-// REQUIRES: first_index % 4 == 0, data 16-byte aligned.
+// Number of element i in the stream.
+__device__ __forceinline__ uint64_t IndexOf(const NormalFill& fill, int64_t i) {
+  if (fill.width == 0) return fill.first_index + i;
+  return fill.first_index + i / fill.width * fill.row_stride + i % fill.width;
+}
+
+// REQUIRES: first_index and row_stride are multiples of 4 and width of 8, data 16-byte aligned.
 template <typename T>
 __global__ void FillNormalKernel(const __grid_constant__ NormalFill fill) {
   T* data = static_cast<T*>(fill.data);
@@ -41,7 +47,7 @@ __global__ void FillNormalKernel(const __grid_constant__ NormalFill fill) {
        i < fill.count;
        i += step) {
     float values[kPerThread];
-    const uint64_t block = (fill.first_index + i) / 4;
+    const uint64_t block = IndexOf(fill, i) / 4;
     NormalBlock(fill.seed, block, fill.stddev, values);
     NormalBlock(fill.seed, block + 1, fill.stddev, values + 4);
     if (i + kPerThread <= fill.count) {
@@ -58,7 +64,7 @@ __global__ void FillNormalScalarKernel(const __grid_constant__ NormalFill fill) 
   T* data = static_cast<T*>(fill.data);
   const int64_t step = int64_t{gridDim.x} * kWeightThreads;
   for (int64_t i = int64_t{blockIdx.x} * kWeightThreads + threadIdx.x; i < fill.count; i += step) {
-    data[i] = FromFloat<T>(fill.stddev * NormalFromPhilox(fill.seed, fill.first_index + i));
+    data[i] = FromFloat<T>(fill.stddev * NormalFromPhilox(fill.seed, IndexOf(fill, i)));
   }
 }
 
@@ -95,8 +101,9 @@ absl::Status LaunchConvert(const DeviceContext& context,
 
 absl::Status FillNormal(const DeviceContext& context, const NormalFill& fill) {
   if (fill.count == 0) return absl::OkStatus();
-  const bool vectors =
-      fill.first_index % 4 == 0 && reinterpret_cast<uintptr_t>(fill.data) % 16 == 0;
+  const bool vectors = fill.first_index % 4 == 0 && fill.width % kPerThread == 0 &&
+                       fill.row_stride % 4 == 0 &&
+                       reinterpret_cast<uintptr_t>(fill.data) % 16 == 0;
   context.weights_written = true;
   return DispatchDType(fill.dtype, "fill_normal", [&]<typename T>() {
     return Launch({.kernel = "fill_normal",

@@ -8,8 +8,8 @@
 
 namespace pagoda::kernels::cuda {
 
-// count elements of N(0, stddev), element i being number first_index + i of the stream of `seed`
-// (ops/normal.h).
+// count elements of N(0, stddev), in rows of `width` (0: one row): element j of row i is number
+// first_index + i * row_stride + j of the stream of `seed` (ops/normal.h).
 struct NormalFill {
   void* data = nullptr;
   DType dtype = DType::kBFloat16;
@@ -17,6 +17,8 @@ struct NormalFill {
   float stddev = 0.02f;
   uint64_t seed = 0;
   uint64_t first_index = 0;
+  int64_t width = 0;
+  int64_t row_stride = 0;
 };
 
 absl::Status FillNormal(const DeviceContext& context, const NormalFill& fill);

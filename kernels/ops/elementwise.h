@@ -8,7 +8,8 @@
 
 namespace pagoda::kernels {
 
-// Chooses each row's token: from the host where source_slots[i] < 0, else what slot source_slots[i] sampled last.
+// Chooses each row's token: from the host where source_slots[i] < 0, else what slot source_slots[i]
+// sampled last.
 struct ResolveTokensParams {
   const int32_t* host_tokens = nullptr;   // [rows]
   const int32_t* source_slots = nullptr;  // [rows], -1: host_tokens
@@ -20,7 +21,8 @@ struct ResolveTokensParams {
 
 absl::Status Validate(const ResolveTokensParams& params);
 
-// to[pairs[i][0]] = pairs[i][1]. Indices are distinct and below `size` (the cpu refuses others, a device passes over them).
+// to[pairs[i][0]] = pairs[i][1]. Indices are distinct and below `size` (the cpu refuses others, a
+// device passes over them).
 struct ScatterParams {
   const int32_t* pairs = nullptr;  // [count, 2]
   int32_t* to = nullptr;           // [size]
@@ -30,7 +32,8 @@ struct ScatterParams {
 
 absl::Status Validate(const ScatterParams& params);
 
-// y[i, :] = table[tokens[i], :] * scale. Ids outside the table are clamped (the host has refused them before).
+// y[i, :] = table[tokens[i] - first_id, :] * scale. Ids outside the table are clamped (the host has
+// refused them before); outside of a part of a table they give zeros, since another part has them.
 struct EmbeddingParams {
   const int32_t* tokens = nullptr;  // [rows]
   LinearWeight table;               // n = vocabulary, k = hidden
@@ -38,6 +41,8 @@ struct EmbeddingParams {
   int64_t rows = 0;
   float scale = 1.0f;
   DType y_dtype = DType::kFloat32;
+  int32_t first_id = 0;
+  bool is_part = false;
 };
 
 absl::Status Validate(const EmbeddingParams& params);
@@ -54,11 +59,12 @@ struct GatherRowsParams {
 
 absl::Status Validate(const GatherRowsParams& params);
 
-// y[i, :] = x[i, :] / sqrt(mean(x[i, :]^2) + epsilon) * (weight + weight_offset). Accumulates in float32.
+// y[i, :] = x[i, :] / sqrt(mean(x[i, :]^2) + epsilon) * (weight + weight_offset). Accumulates in
+// float32.
 struct RmsNormParams {
-  const void* x = nullptr;       // [rows, width] in dtype, rows x_stride apart
-  const float* weight = nullptr; // [width]
-  void* y = nullptr;             // [rows, width] in dtype, rows y_stride apart; may be x
+  const void* x = nullptr;        // [rows, width] in dtype, rows x_stride apart
+  const float* weight = nullptr;  // [width]
+  void* y = nullptr;              // [rows, width] in dtype, rows y_stride apart; may be x
   int64_t rows = 0;
   int64_t width = 0;
   int64_t x_stride = 0;

@@ -45,7 +45,12 @@ absl::Status Validate(const PackLinearParams& params) {
 absl::Status Validate(const FillNormalParams& params) {
   PAGODA_RETURN_IF_ERROR(ValidateWeight("FillNormal", params.weight));
   PAGODA_RETURN_IF_ERROR(RequireFinite("FillNormal.stddev", params.stddev));
-  return RequireAtLeast("FillNormal.element_offset", params.element_offset, 0);
+  PAGODA_RETURN_IF_ERROR(RequireAtLeast("FillNormal.element_offset", params.element_offset, 0));
+  PAGODA_RETURN_IF_ERROR(
+      RequireBetween("FillNormal.row_offset", params.row_offset, 0, params.weight.n));
+  PAGODA_RETURN_IF_ERROR(RequireBetween(
+      "FillNormal.row_offset + rows", params.row_offset + params.rows, 0, params.weight.n));
+  return RequireAtLeast("FillNormal.row_stride", params.stride(), params.weight.k);
 }
 
 }  // namespace pagoda::kernels

@@ -138,7 +138,7 @@ class Model {
     auto plans =
         Must(engine::PlanWeights(architecture_->weights(config), {.end_layer = config.num_layers}));
     weights_ = Must(engine::Weights::Allocate(backend, std::move(plans), DType::kBFloat16));
-    Must(engine::FillDummyWeights(backend, 7, weights_));
+    Must(engine::FillDummyWeights(backend, 7, weights_.plans(), weights_));
   }
 
   // Microseconds of a recorded decode step.

@@ -8,6 +8,7 @@ FOLDER holds a folder with a config.json for each shape. Cases (default: all), r
   e  TPOT of 64 sequences with a context of 1k
   f  output tokens a second of 1,000 requests of 1,024 + 128 tokens, all at once
   g  time between a step's last kernel and the next one's first, at 256 sequences of three shapes, by the GPU's own clock
+  r  two workers that share the 8B shape on one GPU, where they take turns: that it serves, not how fast
   i  start of the process to the first token: dummy weights; with --checkpoint=DIR safetensors in the page cache
 """
 
@@ -181,6 +182,13 @@ def case_g(args):
     return rows
 
 
+def case_r(args):
+    with Daemon(args, shape(args, "llama-3.1-8b"), "--tensor-parallel-size=2", "--devices=0,0") as daemon:
+        ready_s = daemon.wait_until_ready()
+        report = daemon.bench("-n", "16", "-c", "8", "--input-tokens=128", "--output-tokens=32", "--warmup=1")
+    return {"llama-3.1-8b": {**latency_row(report), "ready_s": ready_s}}
+
+
 def case_i(args):
     rows = {}
     runs = [("dummy", shape(args, "llama-3.1-8b"), True)]
@@ -208,7 +216,7 @@ def main():
     parser.add_argument("--commit", default="")
     parser.add_argument("cases", nargs="*", default=[])
     args = parser.parse_args()
-    cases = {"d": case_d, "e": case_e, "f": case_f, "g": case_g, "i": case_i}
+    cases = {"d": case_d, "e": case_e, "f": case_f, "g": case_g, "i": case_i, "r": case_r}
     result = {"command": "served_gpu.py " + " ".join(args.cases), "commit": args.commit, "cases": {}}
     failed = False
     for name in args.cases or cases:

@@ -246,9 +246,15 @@ TEST_F(Recovery, WithAPoolThatPreempts) {
 
 using RecoveryOfRanks = Recovery;
 
+// Two ranks; on cuda, where one GPU is enough, they take turns on it.
+std::vector<std::string> RankFlags(std::vector<std::string> others = {}) {
+  others.push_back("--tensor-parallel-size=2");
+  if (DeviceUnderTest() == "cuda") others.push_back("--devices=0,0");
+  return others;
+}
+
 TEST_F(RecoveryOfRanks, ALossOfAny) {
-  if (DeviceUnderTest() != "cpu") GTEST_SKIP() << "ranks share a model on a cpu only";
-  ASSERT_NO_FATAL_FAILURE(Start({"--tensor-parallel-size=2", "--max-num-seqs=16"}));
+  ASSERT_NO_FATAL_FAILURE(Start(RankFlags({"--max-num-seqs=16"})));
   ASSERT_NO_FATAL_FAILURE(RunEachAlone());
   Clients clients(daemon_.get(), &alone_);
   clients.Start(8);
@@ -281,11 +287,10 @@ TEST_F(RecoveryOfRanks, ALossOfAny) {
 }
 
 TEST_F(RecoveryOfRanks, FailuresThatTheyBringAboutThemselves) {
-  if (DeviceUnderTest() != "cpu") GTEST_SKIP() << "ranks share a model on a cpu only";
-  ASSERT_NO_FATAL_FAILURE(Start({"--tensor-parallel-size=2"}));
+  ASSERT_NO_FATAL_FAILURE(Start(RankFlags()));
   ASSERT_NO_FATAL_FAILURE(RunEachAlone());
   const WorkerFaults faults("abort@60:1:1,error@40:1:2,hang@50:1:3,hang@50:0:4");
-  ASSERT_NO_FATAL_FAILURE(Start({"--tensor-parallel-size=2", "--step-timeout=3s"}));
+  ASSERT_NO_FATAL_FAILURE(Start(RankFlags({"--step-timeout=3s"})));
   Clients clients(daemon_.get(), &alone_);
   clients.Start(12);
   EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(120), [&] { return Restarts() == 4; }))
@@ -391,8 +396,9 @@ TEST_F(Recovery, WorkersThatFailAtOnceAgainAndAgainEndTheDaemon) {
 // Workers that a restart has started die with the daemon as the first ones do.
 TEST_F(Recovery, AKilledDaemonLeavesNoReplacedWorker) {
   for (int round = 0; round < 5; ++round) {
-    const bool has_ranks = round % 2 == 1 && DeviceUnderTest() == "cpu";
-    ASSERT_NO_FATAL_FAILURE(Start({has_ranks ? "--tensor-parallel-size=2" : "--max-num-seqs=16"}));
+    const bool has_ranks = round % 2 == 1;
+    ASSERT_NO_FATAL_FAILURE(
+        Start(has_ranks ? RankFlags() : std::vector<std::string>{"--max-num-seqs=16"}));
     OpenStream stream(daemon_->stub(), TextRequest("Once upon a time", 500));
     ASSERT_TRUE(stream.ReadFirstToken());
     const std::vector<pid_t> first = daemon_->WorkerPids();

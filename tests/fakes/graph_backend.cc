@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
+#include "tests/fakes/exchange_group.h"
 
 namespace pagoda::kernels {
 namespace {
@@ -89,6 +90,43 @@ absl::Status GraphBackend::DropGraph(GraphId graph) {
   graphs_.at(static_cast<size_t>(graph)) = {
       [] { return absl::FailedPreconditionError("the graph was dropped"); }};
   return absl::OkStatus();
+}
+
+class GraphBackend::Group final : public DeviceGroup {
+ public:
+  Group(GraphBackend* backend, const DeviceGroupOptions& options)
+      : backend_(*backend), inner_(MakeExchangeGroup(options)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int num_ranks() const override { return inner_->num_ranks(); }
+  absl::string_view transport() const override { return inner_->transport(); }
+  absl::Status AllReduceSum(const AllReduceParams& params) override {
+    return backend_.Do([this, params] { return inner_->AllReduceSum(params); });
+  }
+  bool SupportsAllReduceNorm(const AllReduceNormParams& params) const override {
+    return inner_->SupportsAllReduceNorm(params);
+  }
+  absl::Status AllReduceNorm(const AllReduceNormParams& params) override {
+    return backend_.Do([this, params] { return inner_->AllReduceNorm(params); });
+  }
+  absl::Status AllGather(const AllGatherParams& params) override {
+    return backend_.Do([this, params] { return inner_->AllGather(params); });
+  }
+  absl::Status Broadcast(const BroadcastParams& params) override {
+    return backend_.Do([this, params] { return inner_->Broadcast(params); });
+  }
+  absl::Status Poll() override { return inner_->Poll(); }
+  void Abort() override { inner_->Abort(); }
+
+ private:
+  GraphBackend& backend_;
+  const std::unique_ptr<DeviceGroup> inner_;
+};
+
+absl::StatusOr<std::unique_ptr<DeviceGroup>> GraphBackend::MakeGroup(
+    const DeviceGroupOptions& options) {
+  PAGODA_RETURN_IF_ERROR(RefuseWhileRecording("MakeGroup"));
+  return std::make_unique<Group>(this, options);
 }
 
 absl::Status GraphBackend::ResolveTokens(const ResolveTokensParams& params) {

@@ -39,6 +39,10 @@ class GraphBackend final : public Backend {
   absl::StatusOr<GraphId> EndGraph() override;
   absl::Status LaunchGraph(GraphId graph) override;
   absl::Status DropGraph(GraphId graph) override;
+  // Over MakeExchangeGroup, with ops that are recorded too.
+  bool supports_groups() const override { return true; }
+  absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeGroup(
+      const DeviceGroupOptions& options) override;
   absl::StatusOr<bool> Tune() override { return num_guesses > 0 && num_guesses-- > 0; }
 
   // Choices that Tune can still settle.
@@ -72,6 +76,7 @@ class GraphBackend final : public Backend {
 
  private:
   using Op = std::function<absl::Status()>;
+  class Group;
 
   // Runs the op, or keeps it.
   absl::Status Do(Op op);

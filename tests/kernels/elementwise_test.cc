@@ -120,6 +120,23 @@ TEST_P(ElementwiseTest, EmbeddingReadsPackedAndPlainTablesAndClampsIds) {
             ASSERT_EQ(y[i * hidden + j], table[used[i] * hidden + j] * 1.5f);
           }
         }
+        // The same table as a part that begins with id 100: ids of other parts give zeros.
+        const std::vector<int32_t> ids = {100, 136, 99, 137, 0, 1 << 30, 116};
+        const std::vector<int32_t> rows = {0, 36, -1, -1, -1, -1, 16};
+        std::fill(y.begin(), y.end(), NAN);
+        ASSERT_TRUE(backend_
+                        ->Embedding({.tokens = ids.data(),
+                                     .table = weight,
+                                     .y = y.data(),
+                                     .rows = static_cast<int64_t>(ids.size()),
+                                     .first_id = 100,
+                                     .is_part = true})
+                        .ok());
+        for (size_t i = 0; i < ids.size(); ++i) {
+          for (int64_t j = 0; j < hidden; ++j) {
+            ASSERT_EQ(y[i * hidden + j], rows[i] < 0 ? 0.0f : table[rows[i] * hidden + j]);
+          }
+        }
       }
     }
   }

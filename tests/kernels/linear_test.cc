@@ -202,6 +202,31 @@ TEST_P(LinearTest, FillNormalIsAFunctionOfSeedAndPlace) {
   for (int64_t i = 0; i < 100 * k; ++i) {
     ASSERT_EQ(part_values[i], RoundTo(DType::kBFloat16, values[200 * k + i]));
   }
+
+  // Columns 40 to 79 of rows 17 to 56, in rows 3 to 42 of a weight; the others stay.
+  PackedWeight block = Pack(*backend_, std::vector<float>(50 * 40, 9), 50, 40, DType::kFloat32);
+  ASSERT_TRUE(backend_
+                  ->FillNormal({.weight = block.weight,
+                                .stddev = 0.5f,
+                                .seed = 7,
+                                .element_offset = 17 * k + 40,
+                                .row_stride = k,
+                                .row_offset = 3,
+                                .rows = 40})
+                  .ok());
+  std::vector<float> block_values(50 * 40);
+  ASSERT_TRUE(
+      backend_
+          ->Embedding(
+              {.tokens = rows.data(), .table = block.weight, .y = block_values.data(), .rows = 50})
+          .ok());
+  for (int64_t row = 0; row < 50; ++row) {
+    for (int64_t j = 0; j < 40; ++j) {
+      const bool is_filled = row >= 3 && row < 43;
+      ASSERT_EQ(block_values[row * 40 + j],
+                is_filled ? values[(17 + row - 3) * k + 40 + j] : 9.0f);
+    }
+  }
 }
 
 TEST_P(LinearTest, RefusesWhatItCannotDo) {

@@ -182,6 +182,21 @@ TEST_P(MoeTest, CombineExpertsAddsWeightedEntries) {
       ASSERT_NEAR(y[r * width + i], expected, 1e-6 * (1 + std::abs(expected)));
     }
   }
+  // As if there had been zeros.
+  std::vector<float> zeros(y.size(), 0.0f), fresh(y.size(), NAN);
+  for (const bool adds : {true, false}) {
+    ASSERT_TRUE(backend_
+                    ->CombineExperts({.x = x.data(),
+                                      .row_entries = routing.row_entries.data(),
+                                      .row_weights = routing.row_weights.data(),
+                                      .y = adds ? zeros.data() : fresh.data(),
+                                      .rows = rows,
+                                      .width = width,
+                                      .top_k = top_k,
+                                      .adds = adds})
+                    .ok());
+  }
+  EXPECT_TRUE(SameBits(fresh, zeros));
 }
 
 TEST_P(MoeTest, RefusesWhatItCannotDo) {

@@ -35,6 +35,7 @@ absl::StatusOr<WorkerHello> FakeExecutor::Open(const internal::v1::OpenWorker& o
   if (Is("open-exit")) _exit(9);
   start_ = open.start();
   rank_ = open.tensor_rank();
+  if (rank_ == 1 && Is("rank-1-open-stop")) raise(SIGSTOP);
   WorkerHello hello;
   hello.set_pid(getpid());
   hello.set_device(open.config().worker().device());
@@ -54,6 +55,7 @@ absl::StatusOr<ModelReady> FakeExecutor::Load(const internal::v1::LoadModel& loa
     progress(part);
   }
   if (Is("load-kill")) kill(getpid(), SIGKILL);
+  if (rank_ == 1 && Is("rank-1-load-stop")) raise(SIGSTOP);
   const bool is_second = start_ == 2;
   if (is_second && Is("second-load-kill")) kill(getpid(), SIGKILL);
   if (is_second && Is("second-load-error")) return absl::InternalError("no memory");

@@ -262,6 +262,13 @@ TEST(ShmGroupTest, TheRankThatHoldsUpOthersIsFound) {
   sum_on(1);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(found(), absl::nullopt);
+  // Ranks that meet elsewhere tell how far they are.
+  groups[0]->NoteProgress();
+  EXPECT_EQ(found(), absl::nullopt);
+  groups[1]->NoteProgress();
+  EXPECT_EQ(found(), 2);
+  groups[2]->NoteProgress();
+  EXPECT_EQ(found(), absl::nullopt);
   EXPECT_EQ(FindLastRank(UniqueFd(), kNumRanks), absl::nullopt);
 }
 

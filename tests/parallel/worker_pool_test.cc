@@ -1,11 +1,14 @@
 #include "parallel/worker_pool.h"
 
+#include <atomic>
+#include <chrono>
 #include <fcntl.h>
 #include <limits>
 #include <signal.h>
 #include <string>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -49,8 +52,8 @@ class WorkerPoolTest : public testing::Test {
     load.set_num_kv_blocks(11);
     return pool_->Load(load, nullptr).status();
   }
-  absl::Status StartAndLoad(const std::string& behaviour, uint64_t at_step = 1) {
-    absl::Status status = Start(behaviour, at_step);
+  absl::Status StartAndLoad(const std::string& behaviour, uint64_t at_step = 1, int num_ranks = 1) {
+    absl::Status status = Start(behaviour, at_step, num_ranks);
     return status.ok() ? Load() : status;
   }
   absl::Status Submit(uint64_t step_id, int num_prompt_tokens = 0) {
@@ -217,6 +220,28 @@ TEST_F(WorkerPoolTest, AStoppedWorkerTimesOutAndDies) {
   EXPECT_EQ(Next().status().code(), absl::StatusCode::kDeadlineExceeded);
   pool_.reset();
   EXPECT_EQ(kill(pid, 0), -1);
+}
+
+// While a worker starts it may be silent for minutes, but not if it cannot run.
+TEST_F(WorkerPoolTest, AWorkerStoppedWhileItStartsIsFoundInSeconds) {
+  for (const char* behaviour : {"rank-1-open-stop", "rank-1-load-stop"}) {
+    std::atomic<bool> is_over{false};
+    std::thread skipper([&] {
+      while (!is_over.load()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        clock_.Skip(1'000'000'000);
+      }
+    });
+    const int64_t begin_ns = clock_.NowNs();
+    const absl::Status status = StartAndLoad(behaviour, 1, 2);
+    const int64_t took_ns = clock_.NowNs() - begin_ns;
+    is_over.store(true);
+    skipper.join();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("worker 1"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("was stopped by a signal for 10 s"));
+    EXPECT_LT(took_ns, 90'000'000'000);
+  }
 }
 
 TEST_F(WorkerPoolTest, WaitWatchesTheWakeDescriptorAndTheDeadline) {

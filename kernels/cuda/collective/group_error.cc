@@ -26,6 +26,26 @@ absl::Status FaultError(CollectiveFault fault, const FaultFacts& facts) {
                                              " reductions, in vain"));
 }
 
+absl::Status SharedDeviceError(int rank, int other, absl::string_view device) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a group over nccl has a device for each rank, and ranks ",
+                   rank,
+                   " and ",
+                   other,
+                   " are both on ",
+                   device,
+                   "; expected different devices, or ipc"));
+}
+
+absl::Status NoAccessError(int rank, int peer) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("a group over ipc stores to the memory of all ranks, and the device of rank ",
+                   rank,
+                   " does not reach that of rank ",
+                   peer,
+                   "; expected devices with peer access, or nccl"));
+}
+
 absl::Status NoReachError(int rank, int64_t index, float value, float expected) {
   return absl::UnavailableError(absl::StrCat("rank ",
                                              rank,

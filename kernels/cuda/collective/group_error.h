@@ -22,6 +22,10 @@ struct FaultFacts {
 };
 absl::Status FaultError(CollectiveFault fault, const FaultFacts& facts);
 
+// NCCL takes one rank a device.
+absl::Status SharedDeviceError(int rank, int other, absl::string_view device);
+// Devices that do not reach each other's memory.
+absl::Status NoAccessError(int rank, int peer);
 // Devices that say that they reach each other's memory, and do not.
 absl::Status NoReachError(int rank, int64_t index, float value, float expected);
 absl::Status RowTooLongError(int64_t width, DType dtype, int64_t max_bytes);

@@ -18,11 +18,10 @@
 namespace pagoda::kernels::cuda {
 namespace {
 
-// Slots begin at the alignment of an allocation.
-constexpr size_t kControlBytes = (sizeof(PeerControl) + 255) / 256 * 256;
 constexpr int kEmptyByte = 0xff;
 // Of the sum that shows that ranks reach each other: more than one tile.
 constexpr int64_t kProofCount = 4099;
+static_assert(kProofCount * sizeof(float) <= kProofBytes);
 
 bool IsAligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % kVectorBytes == 0; }
 
@@ -38,6 +37,8 @@ class IpcGroup final : public DeviceGroup {
 
   int rank() const override { return view_.rank; }
   int num_ranks() const override { return view_.num_ranks; }
+  absl::string_view transport() const override { return "ipc"; }
+  int ranks_on_device() const override { return memory_->ranks_on_device(); }
 
   absl::Status AllReduceSum(const AllReduceParams& params) override;
   bool SupportsAllReduceNorm(const AllReduceNormParams& params) const override;
@@ -77,7 +78,7 @@ absl::Status IpcGroup::Open(const DeviceGroupOptions& options) {
       "cudaHostAlloc",
       "the control block of ranks"));
   *host_ = {};
-  proof_offset_ = kControlBytes + layout.total_bytes;
+  proof_offset_ = layout.control_bytes + layout.total_bytes;
   PAGODA_ASSIGN_OR_RETURN(
       memory_, PeerMemory::Create(context_, options, IpcGroupBytes(options.num_ranks), kEmptyByte));
   view_.rank = options.rank;
@@ -90,13 +91,13 @@ absl::Status IpcGroup::Open(const DeviceGroupOptions& options) {
   for (int rank = 0; rank < options.num_ranks; ++rank) {
     char* const memory = memory_->of(rank);
     view_.controls[rank] = reinterpret_cast<PeerControl*>(memory);
-    view_.reduce_slots[rank] = memory + kControlBytes;
+    view_.reduce_slots[rank] = memory + layout.control_bytes;
     view_.gather_slots[rank] = view_.reduce_slots[rank] + 2 * layout.reduce_parity_bytes;
   }
-  PAGODA_RETURN_IF_ERROR(
-      CudaStatus(cudaMemsetAsync(memory_->of(options.rank), 0, kControlBytes, context_.stream),
-                 "cudaMemsetAsync",
-                 "the control block of ranks"));
+  PAGODA_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(memory_->of(options.rank), 0, layout.control_bytes, context_.stream),
+      "cudaMemsetAsync",
+      "the control block of ranks"));
   return ProveReach(options);
 }
 
@@ -291,10 +292,6 @@ absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeIpcGroup(const DeviceContext& c
   auto group = std::make_unique<IpcGroup>(context, shots);
   PAGODA_RETURN_IF_ERROR(group->Open(options));
   return group;
-}
-
-size_t IpcGroupBytes(int num_ranks) {
-  return kControlBytes + LayOutRegion(num_ranks).total_bytes + kProofCount * sizeof(float);
 }
 
 }  // namespace pagoda::kernels::cuda

@@ -23,7 +23,4 @@ absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeIpcGroup(const DeviceContext& c
                                                           const DeviceGroupOptions& options,
                                                           Shots shots);
 
-// Device memory that a rank takes.
-size_t IpcGroupBytes(int num_ranks);
-
 }  // namespace pagoda::kernels::cuda

@@ -54,6 +54,7 @@ class NcclGroup final : public DeviceGroup {
 
   int rank() const override { return rank_; }
   int num_ranks() const override { return num_ranks_; }
+  absl::string_view transport() const override { return "nccl"; }
 
   absl::Status AllReduceSum(const AllReduceParams& params) override;
   bool SupportsAllReduceNorm(const AllReduceNormParams&) const override { return false; }

@@ -26,6 +26,8 @@ absl::StatusOr<NcclLibrary> OpenLibrary() {
   // Read by NCCL when the first communicator is made. A multicast object that is lost can take the
   // GPUs of a host out of service.
   setenv("NCCL_NVLS_ENABLE", "0", 1);
+  // Ranks record graphs at different times, and registering their memory would make them meet.
+  setenv("NCCL_GRAPH_REGISTER", "0", 1);
   void* const library = dlopen(kLibraryFile, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::FailedPreconditionError(

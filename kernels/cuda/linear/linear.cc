@@ -242,6 +242,10 @@ absl::Status LinearRunner::RunFused(DType dtype, const GemmArgs& args) {
   return RunPlan(context_, dtype, args, *plan);
 }
 
+absl::Status LinearRunner::RunFixed(DType dtype, const GemmArgs& args) {
+  return RunPlan(context_, dtype, args, DefaultPlan(args));
+}
+
 absl::Status LinearRunner::Run(DType dtype, const GemmArgs& args) {
   const LinearPlan& plan = PlanFor(dtype, args);
   if (Fits(args, plan)) return RunPlan(context_, dtype, args, plan);

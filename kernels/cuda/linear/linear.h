@@ -29,6 +29,8 @@ class LinearRunner {
   // Measures first if the key is new and nothing is being recorded: run a bucket once before
   // recording it. While recording, an unmeasured key takes a default. REQUIRES: args.m > 0.
   absl::Status Run(DType dtype, const GemmArgs& args);
+  // By the plan that shapes alone choose.
+  absl::Status RunFixed(DType dtype, const GemmArgs& args);
 
   // Products with transforms. Whether RunFused takes them and is worth it; measures like Run.
   bool SupportsFused(DType dtype, const GemmArgs& args);

@@ -1,6 +1,7 @@
 #include "daemon/config/defaults.h"
 
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -8,7 +9,9 @@
 namespace pagoda::daemon {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
@@ -66,6 +69,27 @@ TEST(DefaultsTest, ThreadsOfSeveralRanks) {
             1u);
 }
 
+std::vector<uint32_t> DevicesOf(SettingTexts flags) {
+  const auto devices = Resolve(std::move(flags), {}).config.worker().devices();
+  return {devices.begin(), devices.end()};
+}
+
+TEST(DefaultsTest, GpusOfWorkers) {
+  const SettingText cuda{"cuda", "--device"}, three{"3", "--tensor-parallel-size"};
+  EXPECT_THAT(DevicesOf({}), IsEmpty());
+  EXPECT_THAT(DevicesOf({{"device", cuda}}), ElementsAre(0u));
+  EXPECT_THAT(DevicesOf({{"device", cuda}, {"device-index", {"2", "--device-index"}}}),
+              ElementsAre(2u));
+  EXPECT_THAT(DevicesOf({{"device", cuda},
+                         {"device-index", {"2", "--device-index"}},
+                         {"tensor-parallel-size", three}}),
+              ElementsAre(2u, 3u, 4u));
+  EXPECT_THAT(DevicesOf({{"device", cuda},
+                         {"devices", {"4, 0,4", "--devices"}},
+                         {"tensor-parallel-size", three}}),
+              ElementsAre(4u, 0u, 4u));
+}
+
 TEST(DefaultsTest, LeaveWhatWasGiven) {
   const MergedConfig merged = Resolve({{"block-size", {"4", "--block-size"}},
                                        {"kv-cache-memory", {"0", "--kv-cache-memory"}},
@@ -95,6 +119,30 @@ TEST(DefaultsTest, MeasuresThisMachine) {
   const MachineFacts machine = MachineFacts::Measure();
   EXPECT_GE(machine.num_cores, 1);
   EXPECT_GT(machine.available_memory_bytes, uint64_t{1} << 20);
+}
+
+TEST(CheckConfigTest, EachWorkerHasAGpu) {
+  const auto message = [](SettingTexts flags) {
+    return std::string(CheckConfig(Resolve(std::move(flags), {})).message());
+  };
+  const SettingText cuda{"cuda", "--device"}, two{"2", "--tensor-parallel-size"};
+  const SettingText shared{"1,1", "PAGODA_DEVICES"}, nccl{"nccl", "--tensor-parallel-group"};
+  EXPECT_EQ(message({{"device", cuda}, {"tensor-parallel-size", two}}), "");
+  EXPECT_EQ(message({{"device", cuda}, {"tensor-parallel-size", two}, {"devices", shared}}), "");
+  EXPECT_THAT(message({{"devices", shared}}), HasSubstr("PAGODA_DEVICES: only GPUs have numbers"));
+  EXPECT_THAT(message({{"device", cuda}, {"devices", shared}}),
+              HasSubstr("PAGODA_DEVICES: expected a GPU for each of the 1 workers of "
+                        "tensor-parallel-size, there are 2"));
+  EXPECT_THAT(message({{"device", cuda},
+                       {"tensor-parallel-size", two},
+                       {"devices", shared},
+                       {"tensor-parallel-group", nccl}}),
+              HasSubstr("--tensor-parallel-group: nccl takes one worker a GPU"));
+  EXPECT_THAT(message({{"device", cuda},
+                       {"tensor-parallel-size", two},
+                       {"devices", shared},
+                       {"device-index", {"1", "--device-index"}}}),
+              HasSubstr("expected this or device-index, both are given"));
 }
 
 TEST(CheckConfigTest, RefusesWhatCannotGoTogether) {

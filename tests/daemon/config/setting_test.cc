@@ -84,6 +84,10 @@ TEST(SettingsTest, NumbersOutOfRangeSayTheRange) {
                         Case{"block-size", "1025", "expected 1 to 1024"},
                         Case{"gpu-memory-utilization", "1.01", "expected 0.05 to 1"},
                         Case{"tensor-parallel-size", "9", "expected 1 to 8"},
+                        Case{"devices", "0,,1", "expected numbers separated by commas"},
+                        Case{"devices", "0,gpu", "expected a whole number"},
+                        Case{"devices", "0,1024", "expected 0 to 1023"},
+                        Case{"tensor-parallel-group", "shm", "expected one of auto, ipc, nccl"},
                         Case{"max-message-bytes", "1KiB", "expected 4KiB to 2147483647"},
                         Case{"step-timeout", "0", "expected 1ms to 86400s"},
                         Case{"max-logprobs", "4294967296", "expected 0 to 4294967295"}}) {

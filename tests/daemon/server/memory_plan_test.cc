@@ -83,6 +83,29 @@ TEST_F(MemoryPlanTest, AddsUpRanks) {
   EXPECT_EQ(Plan().status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// Ranks on GPUs of their own have so much memory each; on one GPU they share it.
+TEST_F(MemoryPlanTest, RanksOnGpus) {
+  config_.mutable_engine()->set_kv_cache_memory_bytes(0);
+  config_.mutable_worker()->set_device("cuda");
+  hello_.set_free_memory_bytes(8 * kGiB);
+  const MemoryPlan alone = *Plan();
+  EXPECT_EQ(alone.collective_bytes, 0u);
+  config_.mutable_worker()->set_tensor_parallel_size(2);
+  for (const uint32_t second : {0u, 1u}) {
+    config_.mutable_worker()->clear_devices();
+    config_.mutable_worker()->add_devices(0);
+    config_.mutable_worker()->add_devices(second);
+    const MemoryPlan plan = *Plan();
+    EXPECT_EQ(plan.total_memory_bytes, (1 + second) * alone.total_memory_bytes);
+    EXPECT_GT(plan.collective_bytes, 16 * kMiB);
+    const uint64_t taken =
+        plan.weight_bytes + plan.activation_bytes + plan.collective_bytes + plan.kv.pool_bytes;
+    EXPECT_LE(taken, plan.total_memory_bytes / 2);
+    EXPECT_GT(taken, plan.total_memory_bytes / 2 - kMiB);
+    EXPECT_THAT(plan.ToLines()[0], HasSubstr(", collectives "));
+  }
+}
+
 TEST_F(MemoryPlanTest, UnaskedPoolsFollowTheDevice) {
   config_.mutable_engine()->set_kv_cache_memory_bytes(0);
   // No more than eight sequences of 1024 tokens can use.

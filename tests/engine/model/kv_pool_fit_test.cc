@@ -49,6 +49,24 @@ TEST(KvPoolFitTest, NoMoreThanTheShareOfTheWholeMemory) {
   EXPECT_EQ(KvPoolBytesThatFit(memory), 0);
 }
 
+// Two ranks have taken 20 GiB of the 50 that they may take; each gets half of the rest.
+TEST(KvPoolFitTest, RanksThatShareADevice) {
+  MeasuredMemory memory = {.total_bytes = 100 * kGiB,
+                           .free_at_first_bytes = 99 * kGiB,
+                           .free_bytes = 79 * kGiB,
+                           .graph_bytes = 0,
+                           .num_graphs = 10,
+                           .utilization = 0.5,
+                           .num_sharing = 2};
+  const uint64_t fits = KvPoolBytesThatFit(memory);
+  EXPECT_EQ(fits, 15 * kGiB - KeptFreeBytes(memory));
+  // What another has taken at the same time changes nothing.
+  memory.graph_bytes = kGiB;
+  EXPECT_EQ(KvPoolBytesThatFit(memory), fits);
+  memory.slack_bytes = kMiB;
+  EXPECT_EQ(KvPoolBytesThatFit(memory), fits - kMiB);
+}
+
 TEST(KvPoolFitTest, NothingFits) {
   const MeasuredMemory memory = {
       .total_bytes = 8 * kGiB, .free_at_first_bytes = kMiB, .free_bytes = kMiB};

@@ -29,9 +29,9 @@ TEST(ModelShardTest, OneRankHasEverything) {
 
 TEST(ModelShardTest, RanksShareHeadsWidthAndVocabulary) {
   EXPECT_EQ(ShardModel(LlamaWithHeads(8, 4), 1, 2)->ToString(),
-            "rank 1 of 2: heads 4 to 7, 2 KV heads, inner width 48, ids 129 to 257");
+            "rank 1 of 2: heads 4 to 7, 2 KV heads, inner width 48, ids 136 to 256");
   EXPECT_EQ(ShardModel(LlamaWithHeads(8, 4), 3, 4)->ToString(),
-            "rank 3 of 4: heads 6 to 7, 1 KV heads, inner width 24, ids 195 to 259");
+            "rank 3 of 4: heads 6 to 7, 1 KV heads, inner width 24, ids 216 to 256");
 }
 
 TEST(ModelShardTest, KvHeadsRepeatWhereRanksOutnumberThem) {

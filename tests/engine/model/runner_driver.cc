@@ -74,7 +74,9 @@ absl::StatusOr<std::unique_ptr<RunnerDriver>> RunnerDriver::Make(
           auto outer = std::make_unique<kernels::GraphBackend>(std::move(inner));
           driver->graph_backend_ = outer.get();
           return outer;
-        });
+        },
+        &Clock::Monotonic(),
+        std::move(group));
   } else {
     PAGODA_ASSIGN_OR_RETURN(driver->executor_, MakeStepExecutor(open, std::move(group)));
   }

@@ -152,11 +152,40 @@ TEST(TensorRanksTest, ReferenceModelsOfEveryKind) {
   }
 }
 
+// Steps are recorded, sums are part of the recordings, and norms come with the sums.
+TEST(TensorRanksTest, RecordedStepsWithFusedSums) {
+  const fixtures::TemporaryDir dir = fixtures::WriteModelDir(RandomLlama(3, 97));
+  for (const uint32_t num_ranks : {2u, 4u}) {
+    CheckRanks({.model_dir = dir.path(), .graphs = true}, num_ranks, 97);
+    CheckRanks({.model_dir = dir.path(), .graphs = true, .max_num_batched_tokens = 3}, num_ranks, 97);
+  }
+}
+
+// Ranks draw the numbers of their parts, so that together they have the model that one has.
+TEST(TensorRanksTest, DummyWeightsAreThoseOfOneRank) {
+  const fixtures::TemporaryDir dir = fixtures::WriteModelDir(RandomLlama());
+  for (const uint32_t num_ranks : {2u, 4u}) {
+    CheckRanks({.model_dir = dir.path(), .dummy = true}, num_ranks, 96);
+  }
+  for (const char* name : {"bloom", "gpt2", "mixtral", "qwen2"}) {
+    const std::string reference = ConformanceModelDir(name);
+    if (!reference.empty()) CheckRanks({.model_dir = reference, .dummy = true}, 2, 512);
+  }
+}
+
+// Weights in bfloat16 are the same on all ranks; activations are float32.
+TEST(TensorRanksTest, WeightsInBFloat16) {
+  const fixtures::TemporaryDir dir = fixtures::WriteModelDir(RandomLlama());
+  for (const uint32_t num_ranks : {2u, 4u}) {
+    CheckRanks({.model_dir = dir.path(), .dtype = "bfloat16", .cpu_isa = "scalar"}, num_ranks, 96);
+  }
+}
+
 TEST(TensorRanksTest, AWorkerOutsideOfItsGroupIsRefused) {
   const fixtures::TemporaryDir dir = fixtures::WriteModelDir(RandomLlama());
   const auto driver = RunnerDriver::Make({.model_dir = dir.path(), .tensor_ranks = 2});
   EXPECT_THAT(std::string(driver.status().message()),
-              testing::HasSubstr("a worker of 2 tensor ranks in a group of 1"));
+              testing::HasSubstr("rank 0 of 2 tensor ranks, in a group as rank 0 of 1"));
 }
 
 }  // namespace

@@ -94,7 +94,27 @@ absl::Status EmbeddingCase(CudaBackend& backend, DType dtype, int64_t hidden, fl
       expected.push_back(static_cast<double>(DecodeOne(dtype, table[row * hidden + j])) * scale);
     }
   }
-  return ExpectClose("y", out, expected, scale == 1.0f ? 0.0 : Tolerance(dtype));
+  PAGODA_RETURN_IF_ERROR(ExpectClose("y", out, expected, scale == 1.0f ? 0.0 : Tolerance(dtype)));
+
+  // A part that begins with id 7: ids of other parts give zeros.
+  PAGODA_RETURN_IF_ERROR(backend.Embedding(
+      {.tokens = tokens_memory.as<int32_t>(),
+       .table = {.dtype = dtype, .data = table_memory.data(), .n = kVocab, .k = hidden},
+       .y = y_memory.data(),
+       .rows = static_cast<int64_t>(tokens.size()),
+       .y_dtype = dtype,
+       .first_id = 7,
+       .is_part = true}));
+  const auto part =
+      Decode(dtype, Download<uint16_t>(backend, y_memory.data(), tokens.size() * hidden));
+  expected.clear();
+  for (const int32_t token : tokens) {
+    const bool is_there = token >= 7 && token < 7 + kVocab;
+    for (int64_t j = 0; j < hidden; ++j) {
+      expected.push_back(is_there ? DecodeOne(dtype, table[(token - 7) * hidden + j]) : 0.0);
+    }
+  }
+  return ExpectClose("y of a part", part, expected, 0.0);
 }
 
 absl::Status ResolveTokensCase(CudaBackend& backend) {

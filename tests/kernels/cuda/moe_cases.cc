@@ -130,7 +130,7 @@ absl::Status GroupedLinearCase(CudaBackend& backend, DType dtype, const MoeShape
                      Tolerance(dtype));
 }
 
-absl::Status CombineCase(CudaBackend& backend, DType dtype, const MoeShape& s) {
+absl::Status CombineCase(CudaBackend& backend, DType dtype, const MoeShape& s, bool adds) {
   const auto logits = RandomFloats(s.rows * s.num_experts, 121, 2.0f);
   PAGODA_ASSIGN_OR_RETURN(const Routed routed, Route(backend, s, logits, true));
   const auto x = Encode(dtype, RandomFloats(s.rows * s.top_k * s.n, 122));
@@ -143,11 +143,12 @@ absl::Status CombineCase(CudaBackend& backend, DType dtype, const MoeShape& s) {
                                                  .rows = s.rows,
                                                  .width = s.n,
                                                  .top_k = s.top_k,
-                                                 .dtype = dtype}));
+                                                 .dtype = dtype,
+                                                 .adds = adds}));
   std::vector<double> expected;
   for (int64_t r = 0; r < s.rows; ++r) {
     for (int64_t i = 0; i < s.n; ++i) {
-      double sum = static_cast<double>(DecodeOne(dtype, y[r * s.n + i]));
+      double sum = adds ? static_cast<double>(DecodeOne(dtype, y[r * s.n + i])) : 0.0;
       for (int32_t j = 0; j < s.top_k; ++j) {
         const int64_t at = r * s.top_k + j;
         sum += static_cast<double>(routed.host_weights[at]) *
@@ -202,8 +203,11 @@ void RunMoeCases(CheckRunner& runner, CudaBackend& backend) {
       }
     }
     for (const MoeShape s : {MoeShape{1, 8, 2, 0, 4096}, MoeShape{70, 16, 8, 0, 37}}) {
-      runner.Run(absl::StrFormat("combine_experts/%s/%dx%d", type, s.rows, s.n),
-                 [&] { return CombineCase(backend, dtype, s); });
+      for (const bool adds : {true, false}) {
+        runner.Run(absl::StrFormat(
+                       "combine_experts/%s/%dx%d%s", type, s.rows, s.n, adds ? "" : "/anew"),
+                   [&] { return CombineCase(backend, dtype, s, adds); });
+      }
     }
   }
 }

@@ -42,6 +42,34 @@ absl::Status FillNormalCase(
                     absl::StrCat("mean ", sum / count, ", deviation ", stddev));
 }
 
+// Columns of some rows of a larger matrix, in the middle of a weight whose other rows stay.
+absl::Status FillBlockCase(CudaBackend& backend, DType dtype, int64_t k, int64_t row_stride) {
+  constexpr int64_t kRows = 45, kFirst = 5, kCount = 33, kOffset = 8 * 101 + 16;
+  const Buffer memory = Poisoned(backend, kRows * k * 2);
+  PAGODA_RETURN_IF_ERROR(backend.FillNormal(
+      {.weight = {.dtype = dtype, .data = memory.data(), .n = kRows, .k = k},
+       .seed = 9,
+       .element_offset = kOffset,
+       .row_stride = row_stride,
+       .row_offset = kFirst,
+       .rows = kCount}));
+  const auto bits = Download<uint16_t>(backend, memory.data(), kRows * k);
+  std::vector<float> got;
+  std::vector<double> expected;
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t j = 0; j < k; ++j) {
+      if (row < kFirst || row >= kFirst + kCount) {
+        PAGODA_RETURN_IF_ERROR(ExpectTrue(bits[row * k + j] == 0xffff, "written in another row"));
+        continue;
+      }
+      got.push_back(DecodeOne(dtype, bits[row * k + j]));
+      expected.push_back(0.02 *
+                         NormalFromPhilox(9, kOffset + (row - kFirst) * row_stride + j));
+    }
+  }
+  return ExpectClose("elements", got, expected, Tolerance(dtype));
+}
+
 absl::Status PackLinearCase(
     CudaBackend& backend, DType from, DType to, int64_t rows, int64_t k, bool pinned) {
   const int64_t n = rows + 5;
@@ -123,6 +151,10 @@ void RunWeightCases(CheckRunner& runner, CudaBackend& backend) {
     for (const int64_t offset : {0, 4096, 6, 12345}) {
       runner.Run(absl::StrFormat("fill_normal/%s/37x29@%d", name, offset),
                  [&] { return FillNormalCase(backend, to, 37, 29, offset); });
+    }
+    for (const auto& [k, stride] : {std::pair<int64_t, int64_t>{64, 64}, {64, 256}, {40, 101}}) {
+      runner.Run(absl::StrFormat("fill_normal/%s/block/%d_of_%d", name, k, stride),
+                 [&, k = k, stride = stride] { return FillBlockCase(backend, to, k, stride); });
     }
     runner.Run(absl::StrFormat("fill_normal/%s/2048x1024", name),
                [&] { return FillNormalCase(backend, to, 2048, 1024, int64_t{1} << 33); });
