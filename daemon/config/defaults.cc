@@ -122,12 +122,9 @@ absl::Status CheckDevices(const MergedConfig& merged) {
   const auto refuse = [&](const char* setting, const std::string& why) {
     return absl::InvalidArgumentError(absl::StrCat(merged.origins.at(setting), ": ", why));
   };
-  if (!merged.IsDefault("devices") && worker.device() != "cuda") {
+  if (worker.device() != "cuda" && !worker.devices().empty()) {
     return refuse("devices",
                   absl::StrCat("only GPUs have numbers, and the device is ", worker.device()));
-  }
-  if (!merged.IsDefault("devices") && !merged.IsDefault("device-index")) {
-    return refuse("devices", "expected this or device-index, both are given");
   }
   if (worker.device() != "cuda") return absl::OkStatus();
   const uint32_t num_ranks = worker.tensor_parallel_size();

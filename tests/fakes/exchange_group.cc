@@ -86,13 +86,13 @@ absl::Status ExchangeGroup::AllReduceNorm(const AllReduceNormParams& p) {
       }
       squares += sum * sum;
     }
-    const double scale = 1 / std::sqrt(squares / static_cast<double>(p.width) +
-                                       static_cast<double>(p.epsilon));
+    const double scale =
+        1 / std::sqrt(squares / static_cast<double>(p.width) + static_cast<double>(p.epsilon));
     for (int64_t i = 0; i < p.width; ++i) {
       const double sum = sums[static_cast<size_t>(row * p.width + i)];
       static_cast<float*>(p.sum)[row * p.width + i] = static_cast<float>(sum);
-      static_cast<float*>(p.y)[row * p.width + i] = static_cast<float>(
-          sum * scale * static_cast<double>(p.weight[i] + p.weight_offset));
+      static_cast<float*>(p.y)[row * p.width + i] =
+          static_cast<float>(sum * scale * static_cast<double>(p.weight[i] + p.weight_offset));
     }
   }
   return absl::OkStatus();

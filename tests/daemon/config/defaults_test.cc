@@ -105,14 +105,20 @@ TEST(DefaultsTest, LeaveWhatWasGiven) {
 }
 
 TEST(DefaultsTest, NothingIsLeftUnresolved) {
-  const MergedConfig merged = Resolve({}, MachineFacts::Measure());
-  SettingSources again;
-  const auto file = ParseConfigFile(PrintConfig(merged), "printed");
-  ASSERT_TRUE(file.ok()) << file.status();
-  again.file = *file;
-  const auto merged_again = MergeSettings(again);
-  ASSERT_TRUE(merged_again.ok()) << merged_again.status();
-  EXPECT_EQ(merged_again->config.SerializeAsString(), merged.config.SerializeAsString());
+  for (const char* device : {"cpu", "cuda"}) {
+    const MergedConfig merged =
+        Resolve({{"device", {device, "--device"}},
+                 {"tensor-parallel-size", {"2", "PAGODA_TENSOR_PARALLEL_SIZE"}}},
+                MachineFacts::Measure());
+    SettingSources again;
+    const auto file = ParseConfigFile(PrintConfig(merged), "printed");
+    ASSERT_TRUE(file.ok()) << file.status();
+    again.file = *file;
+    const auto merged_again = MergeSettings(again);
+    ASSERT_TRUE(merged_again.ok()) << merged_again.status();
+    EXPECT_EQ(merged_again->config.SerializeAsString(), merged.config.SerializeAsString());
+    EXPECT_TRUE(CheckConfig(*merged_again).ok()) << CheckConfig(*merged_again);
+  }
 }
 
 TEST(DefaultsTest, MeasuresThisMachine) {
@@ -138,11 +144,6 @@ TEST(CheckConfigTest, EachWorkerHasAGpu) {
                        {"devices", shared},
                        {"tensor-parallel-group", nccl}}),
               HasSubstr("--tensor-parallel-group: nccl takes one worker a GPU"));
-  EXPECT_THAT(message({{"device", cuda},
-                       {"tensor-parallel-size", two},
-                       {"devices", shared},
-                       {"device-index", {"1", "--device-index"}}}),
-              HasSubstr("expected this or device-index, both are given"));
 }
 
 TEST(CheckConfigTest, RefusesWhatCannotGoTogether) {

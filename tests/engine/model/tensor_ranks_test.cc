@@ -157,7 +157,8 @@ TEST(TensorRanksTest, RecordedStepsWithFusedSums) {
   const fixtures::TemporaryDir dir = fixtures::WriteModelDir(RandomLlama(3, 97));
   for (const uint32_t num_ranks : {2u, 4u}) {
     CheckRanks({.model_dir = dir.path(), .graphs = true}, num_ranks, 97);
-    CheckRanks({.model_dir = dir.path(), .graphs = true, .max_num_batched_tokens = 3}, num_ranks, 97);
+    CheckRanks(
+        {.model_dir = dir.path(), .graphs = true, .max_num_batched_tokens = 3}, num_ranks, 97);
   }
 }
 
