@@ -11,7 +11,7 @@
 #include "engine/model/model_shard.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
-#include "kernels/cuda/collective/collective_plan.h"
+#include "kernels/cuda/collective/ipc_memory.h"
 
 namespace pagoda::daemon {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/collective/peer_view.h"
-
 namespace pagoda::kernels::cuda {
 namespace {
 
@@ -12,7 +10,6 @@ namespace {
 constexpr int64_t kOneShotBytes[kMaxRanks + 1] = {
     4 << 20, 4 << 20, 4 << 20, 512 << 10, 384 << 10, 256 << 10, 192 << 10, 192 << 10, 160 << 10};
 
-constexpr size_t kAllocationAlignment = 256;
 constexpr int kMaxBlocksPerSm = 4;
 constexpr int kWarpThreads = 32;
 // A small message is spread over many multiprocessors, whose stores leave side by side; a large one
@@ -61,19 +58,12 @@ int64_t MaxReduceVectors(Shots shots, int num_ranks) {
 
 RegionLayout LayOutRegion(int num_ranks) {
   RegionLayout layout;
-  layout.control_bytes = (sizeof(PeerControl) + kAllocationAlignment - 1) / kAllocationAlignment *
-                         kAllocationAlignment;
   layout.reduce_parity_bytes = static_cast<size_t>(SlotVectors(num_ranks)) * kVectorBytes;
   layout.gather_piece_bytes = num_ranks <= 4 ? size_t{32} << 10 : size_t{16} << 10;
   layout.gather_parity_bytes =
       kNumGatherBlocks * static_cast<size_t>(num_ranks) * layout.gather_piece_bytes;
   layout.total_bytes = 2 * (layout.reduce_parity_bytes + layout.gather_parity_bytes);
   return layout;
-}
-
-size_t IpcGroupBytes(int num_ranks) {
-  const RegionLayout layout = LayOutRegion(num_ranks);
-  return layout.control_bytes + layout.total_bytes + kProofBytes;
 }
 
 ReduceGrid PlanReduce(int num_ranks, int64_t num_vectors, int num_sms, int ranks_on_device) {

@@ -58,18 +58,12 @@ constexpr int64_t PlaceInPart(int64_t vector, int num_ranks) {
 
 // Memory of a rank that its peers write.
 struct RegionLayout {
-  size_t control_bytes = 0;        // comes first, and slots begin at the alignment of an allocation
   size_t reduce_parity_bytes = 0;  // one of the two that reductions take turns with
   size_t gather_piece_bytes = 0;   // what a block of a gather sends at once
   size_t gather_parity_bytes = 0;  // [block][sender] pieces
   size_t total_bytes = 0;          // two parities of both
 };
 RegionLayout LayOutRegion(int num_ranks);
-// Behind them: what the first sum is made of.
-inline constexpr size_t kProofBytes = size_t{17} << 10;
-
-// Device memory that a rank of an ipc group takes for it.
-size_t IpcGroupBytes(int num_ranks);
 
 // A grid: blocks work on tiles by turns.
 struct ReduceGrid {

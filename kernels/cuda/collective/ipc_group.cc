@@ -11,6 +11,7 @@
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/collective/gather.h"
 #include "kernels/cuda/collective/group_error.h"
+#include "kernels/cuda/collective/ipc_memory.h"
 #include "kernels/cuda/collective/peer_memory.h"
 #include "kernels/cuda/collective/reduce.h"
 #include "kernels/cuda/launch.h"
@@ -73,14 +74,15 @@ class IpcGroup final : public DeviceGroup {
 
 absl::Status IpcGroup::Open(const DeviceGroupOptions& options) {
   const RegionLayout layout = LayOutRegion(options.num_ranks);
+  const IpcMemory plan = LayOutIpcMemory(options.num_ranks);
   PAGODA_RETURN_IF_ERROR(CudaStatus(
       cudaHostAlloc(reinterpret_cast<void**>(&host_), sizeof(HostControl), cudaHostAllocPortable),
       "cudaHostAlloc",
       "the control block of ranks"));
   *host_ = {};
-  proof_offset_ = layout.control_bytes + layout.total_bytes;
-  PAGODA_ASSIGN_OR_RETURN(
-      memory_, PeerMemory::Create(context_, options, IpcGroupBytes(options.num_ranks), kEmptyByte));
+  proof_offset_ = plan.proof;
+  PAGODA_ASSIGN_OR_RETURN(memory_,
+                          PeerMemory::Create(context_, options, plan.total_bytes, kEmptyByte));
   view_.rank = options.rank;
   view_.num_ranks = options.num_ranks;
   view_.timeout_ns = static_cast<uint64_t>(options.timeout_ns);
@@ -91,13 +93,13 @@ absl::Status IpcGroup::Open(const DeviceGroupOptions& options) {
   for (int rank = 0; rank < options.num_ranks; ++rank) {
     char* const memory = memory_->of(rank);
     view_.controls[rank] = reinterpret_cast<PeerControl*>(memory);
-    view_.reduce_slots[rank] = memory + layout.control_bytes;
+    view_.reduce_slots[rank] = memory + plan.first_slot;
     view_.gather_slots[rank] = view_.reduce_slots[rank] + 2 * layout.reduce_parity_bytes;
   }
-  PAGODA_RETURN_IF_ERROR(CudaStatus(
-      cudaMemsetAsync(memory_->of(options.rank), 0, layout.control_bytes, context_.stream),
-      "cudaMemsetAsync",
-      "the control block of ranks"));
+  PAGODA_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(memory_->of(options.rank), 0, plan.first_slot, context_.stream),
+                 "cudaMemsetAsync",
+                 "the control block of ranks"));
   return ProveReach(options);
 }
 
