@@ -397,9 +397,9 @@ import json, sys
 def logprobs(value):
     """Of the prompt's own tokens, wherever they are in the response."""
     if isinstance(value, dict):
-        if "prompt_logprobs" in value or "promptLogprobs" in value:
-            rows = value.get("prompt_logprobs", value.get("promptLogprobs"))
-            return [row["token"]["logprob"] for row in rows if "logprob" in row.get("token", {})]
+        rows = value.get("promptLogprobs")
+        if isinstance(rows, list):
+            return [row["token"]["logprob"] for row in rows if "logprob" in row["token"]]
         value = list(value.values())
     for item in value if isinstance(value, list) else []:
         found = logprobs(item)
