@@ -5,12 +5,14 @@
 #   tests/run_gpu.sh [FOLDER]        both, where one machine has the packages and the GPU
 # Checks run side by side, each lane's parts one after another; then what needs the GPU to itself, the benchmarks last. Each
 # part logs and the next goes on. FOLDER (build/gpu/results) gets summary.txt, all.log and the JSON of the benchmarks; the
-# exit code is 0 if no part failed. PARTS="check daemon" runs only parts whose names begin so. PAGODA_GPU_ARCHIVE is another
-# archive; PAGODA_CONFORMANCE_DIR the reference data; JOBS how many compilers run at once; EXECUTABLES="PATH ..." what to
-# pack instead of building: pagoda, pagoda_cuda.so, device_e2e_test, the cuda checks and benchmarks.
+# exit code is 0 if no part failed. PARTS="check daemon" runs only parts whose names begin so; those of "gpus" need two GPUs.
+# PAGODA_GPU_SECONDS is how long all may take: parts after it are left out. PAGODA_GPU_ARCHIVE is another archive;
+# PAGODA_CONFORMANCE_DIR the reference data; JOBS how many compilers run at once; EXECUTABLES="PATH ..." what to pack instead of
+# building: pagoda, pagoda_cuda.so, device_e2e_test, the cuda checks and benchmarks.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
+. tests/gpu_ranks.sh
 archive=${PAGODA_GPU_ARCHIVE:-$root/build/gpu/pagoda_gpu.tar.xz}
 # More would not travel beside the sources.
 max_archive_bytes=$((31 * 1000 * 1000))
@@ -22,8 +24,8 @@ build_all() {
   command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   cmake --preset cuda "${launcher[@]}" >/dev/null
   known=$(ninja -C "$build" -t targets all)
-  for target in pagoda pagoda_cuda device_e2e_test cuda_backend_check cuda_attention_check cuda_kernels_bench \
-    cuda_attention_bench cuda_step_bench; do
+  for target in pagoda pagoda_cuda device_e2e_test cuda_backend_check cuda_attention_check cuda_group_check cuda_kernels_bench \
+    cuda_attention_bench cuda_step_bench cuda_group_bench; do
     if grep -q "^$target: phony" <<<"$known"; then targets+=("$target"); else echo "note: no target $target" >&2; fi
   done
   ninja -C "$build" -j"${JOBS:-$(nproc)}" "${targets[@]}"
@@ -38,8 +40,8 @@ pack() (
   else
     build_all
     files=("$build/daemon/pagoda" "$build/daemon/pagoda_cuda.so")
-    for file in tests/e2e/device_e2e_test tests/kernels/cuda/cuda_backend_check tests/kernels/cuda/cuda_attention_check \
-      tests/bench/cuda_kernels_bench tests/bench/cuda_attention_bench tests/bench/cuda_step_bench; do
+    for file in tests/e2e/device_e2e_test tests/kernels/cuda/cuda_{backend,attention,group}_check \
+      tests/bench/cuda_{kernels,attention,step,group}_bench; do
       if [ -x "$build/$file" ]; then files+=("$build/$file"); fi
     done
   fi
@@ -80,10 +82,18 @@ part() {
     for prefix in $PARTS; do [[ $name == "$prefix"* ]] && wanted=true; done
     $wanted || return 0
   fi
+  if [ -n "${PAGODA_GPU_SECONDS:-}" ]; then
+    local left=$((PAGODA_GPU_SECONDS - SECONDS))
+    if [ "$left" -lt 15 ]; then
+      echo "no time     $name" | tee -a "$summary"
+      return 0
+    fi
+    [ "$left" -ge "$seconds" ] || seconds=$left
+  fi
   scratch=$work/${name//\//.}
   mkdir -p "$scratch"
   log=$scratch/part.log
-  scratch=$scratch timeout --kill-after=10 "$seconds" "$@" >"$log" 2>&1 || code=$?
+  scratch=$scratch seconds=$seconds timeout --kill-after=10 "$seconds" "$@" >"$log" 2>&1 || code=$?
   case $code in
     0) verdict=ok ;;
     77) verdict=skip ;;
@@ -92,6 +102,7 @@ part() {
   esac
   [ "$code" -ne 0 ] && [ "$code" -ne 77 ] && touch "$work/failed.${name//\//.}"
   last=$(grep -v '^[[:space:]]*$' "$log" | tail -n 1 | cut -c1-150)
+  [[ $verdict == ok || $verdict == skip ]] || add_daemon_logs
   (
     flock 9
     printf '\n===== %s: %s\n' "$name" "$*" >>"$all"
@@ -105,6 +116,16 @@ part() {
     grep -E '^FAIL|^\[  FAILED  \]|^error:' "$log" | head -n 20 | sed 's/^/            /' | tee -a "$summary"
   ) 9>"$work/lock"
   return 0
+}
+
+# To the log of a part: how its daemons ended.
+add_daemon_logs() {
+  local file
+  for file in "$scratch"/*.log "$scratch"/*/*.log; do
+    [ -s "$file" ] && [ "$file" != "$log" ] || continue
+    printf -- '---- %s\n' "$file" >>"$log"
+    tail -n 60 "$file" >>"$log"
+  done
 }
 
 check() {
@@ -366,68 +387,6 @@ faults() {
   return "$code"
 }
 
-# What two workers that share a model, and here one GPU, are not started for.
-ranks_refused() {
-  local small=$root/deploy/models/fable-7m code=0
-  fails 2 "nccl takes one worker a GPU" "$small" --tensor-parallel-size=2 --devices=0,0 --tensor-parallel-group=nccl || code=1
-  fails 2 "expected a GPU for each of the 2 workers" "$small" --tensor-parallel-size=2 --devices=0 || code=1
-  fails 4 "GPU 9 does not exist" "$small" --tensor-parallel-size=2 --devices=0,9 || code=1
-  fails 3 "tensor ranks cannot share the model" "$small" --tensor-parallel-size=7 --devices=0,0,0,0,0,0,0 || code=1
-  [ "$code" -eq 0 ] && echo "workers that cannot share a model on these GPUs are refused with the reason"
-  return "$code"
-}
-
-# The log-probabilities of a prompt of the 8B shape with random weights, from one worker and from two on one GPU; then a
-# worker is killed under load.
-ranks_8b() {
-  local large=$bin/shapes/llama-3.1-8b code=0 pid address ids one worker stream
-  [ -d "$large" ] || { echo "no shapes in the archive"; return 77; }
-  ids=$(seq -s, 1000 997 128000)
-  serve one "$large" --load-format=dummy --kv-cache-memory=4GiB || return 1
-  "$bin/pagoda" generate --address "$address" --json --token-ids "$ids" --prompt-logprobs 1 --temperature 0 --max-tokens 1 \
-    --ignore-eos >"$scratch/one.json" || code=1
-  kill -TERM "$pid"
-  wait "$pid"
-  serve two "$large" --load-format=dummy --tensor-parallel-size=2 --devices=0,0 || return 1
-  "$bin/pagoda" generate --address "$address" --json --token-ids "$ids" --prompt-logprobs 1 --temperature 0 --max-tokens 1 \
-    --ignore-eos >"$scratch/two.json" || code=1
-  python3 - "$scratch/one.json" "$scratch/two.json" <<'PYTHON' || code=1
-import json, sys
-
-def logprobs(value):
-    """Of the prompt's own tokens, wherever they are in the response."""
-    if isinstance(value, dict):
-        rows = value.get("promptLogprobs")
-        if isinstance(rows, list):
-            return [row["token"]["logprob"] for row in rows if "logprob" in row["token"]]
-        value = list(value.values())
-    for item in value if isinstance(value, list) else []:
-        found = logprobs(item)
-        if found:
-            return found
-    return []
-
-one, two = ([json.loads(line) for line in open(path) if line.strip()] for path in sys.argv[1:3])
-one, two = logprobs(one), logprobs(two)
-worst = max((abs(a - b) for a, b in zip(one, two)), default=float("inf"))
-print(f"{len(one)} and {len(two)} log-probabilities, {min(one, default=0):.3f} to {max(one, default=0):.3f}; they differ by {worst:.4f} at most")
-sys.exit(0 if len(one) > 100 and len(one) == len(two) and worst < 0.3 else 1)
-PYTHON
-  "$bin/pagoda" generate --address "$address" --token-ids "$ids" --max-tokens 64 --ignore-eos --print-token-ids \
-    >"$scratch/stream" 2>&1 &
-  stream=$!
-  sleep 3
-  worker=$(pgrep -P "$pid" -f worker | tail -n 1)
-  kill -KILL "$worker"
-  wait "$stream" || { echo "error: a stream was lost:"; tail -n 3 "$scratch/stream"; code=1; }
-  [ "$(grep -c '^[0-9]' "$scratch/stream")" -eq 64 ] || { echo "error: not 64 tokens"; code=1; }
-  kill -TERM "$pid"
-  wait "$pid"
-  grep -e memory -e ranks -e "KV cache" -e lost -e recover -e replac "$scratch/two.log"
-  [ "$code" -eq 0 ] && echo "the 8B shape gives the same with two workers on one GPU; a killed one was replaced"
-  return "$code"
-}
-
 # served CASE FLAGS...: steps as they are served, with random weights.
 served() {
   local case=$1
@@ -479,18 +438,6 @@ run_checks() {
   unset PAGODA_KV_CACHE_MEMORY
 }
 
-# Workers that share a model take turns on one GPU: correctness counts, not speed.
-run_ranks() {
-  local all_models
-  mapfile -t all_models < <(models)
-  part daemon/ranks.refused 60 bash -c 'ranks_refused'
-  part daemon/ranks.golden 120 bash -c 'PAGODA_TENSOR_PARALLEL_SIZE=2 PAGODA_DEVICES=0,0 daemon'
-  part daemon/ranks.conformance 500 bash -c 'PAGODA_KV_CACHE_MEMORY=2GiB conformance "Conformance.Ranks*" "$@"' - "${all_models[@]}"
-  part daemon/ranks.recovery 300 bash -c 'e2e recovery_test "RecoveryOfRanks.*"'
-  part daemon/ranks.8b 300 bash -c 'ranks_8b'
-  part daemon/ranks.served 300 bash -c 'served r'
-}
-
 run_benchmarks() {
   export XDG_CACHE_HOME=$work/cache
   part bench/kernels 300 bash -c '"$bin/cuda_kernels_bench" --json="$results/kernels.json"'
@@ -525,17 +472,24 @@ run() {
   [ -n "$cublas" ] || cublas=$(ls /usr/local/cuda*/lib64/libcublasLt.so.13 /usr/local/cuda*/targets/*/lib/libcublasLt.so.13 2>/dev/null | head -n 1)
   [ -n "$cublas" ] || cublas=$(find / -name libcublasLt.so.13 -not -path '/proc/*' 2>/dev/null | head -n 1)
   [ -n "$cublas" ] || echo "note: no libcublasLt.so.13 found" | tee -a "$summary"
-  export LD_LIBRARY_PATH=$bin${cublas:+:$(dirname "$cublas")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  # And NCCL's of the packages that have it.
+  nccl=$(ldconfig -p 2>/dev/null | awk '/libnccl\.so\.2 / {print $NF; exit}')
+  [ -n "$nccl" ] || nccl=$(python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null)
+  [ -n "$nccl" ] || nccl=$(find / -name libnccl.so.2 -not -path '/proc/*' 2>/dev/null | head -n 1)
+  [ -n "$nccl" ] || echo "note: no libnccl.so.2 found" | tee -a "$summary"
+  export LD_LIBRARY_PATH=$bin${cublas:+:$(dirname "$cublas")}${nccl:+:$(dirname "$nccl")}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   [ "$device" = cuda ] && export PAGODA_REQUIRE_GPU=1
 
   # `timeout` runs programs, not functions: a part that is a function runs in a shell of its own.
-  export root results device work bin checkpoint
-  export -f check sanitize serve daemon batch batches conformance e2e reference served fails faults faulty_driver watch_health driver_faults ranks_refused ranks_8b
+  export root results device work bin checkpoint nccl
+  export -f check sanitize serve daemon batch batches conformance e2e reference served fails faults faulty_driver watch_health driver_faults ranks_refused ranks_8b \
+    ranks_measured ranks_e2e
   part machine 60 bash -c 'nvidia-smi; uname -a; nproc; free -g; "$0"/pagoda version; ldd "$0"/pagoda "$0"/pagoda_cuda.so | grep "not found"; true' "$bin"
   run_checks
   part daemon/faults 120 bash -c 'faults'
   part daemon/driver_faults 120 bash -c 'driver_faults'
   run_ranks
+  [ "$(nvidia-smi -L 2>/dev/null | wc -l)" -lt 2 ] || run_gpus
   run_benchmarks
   local failed
   failed=$(find "$work" -maxdepth 1 -name 'failed.*' | wc -l)
@@ -546,6 +500,6 @@ run() {
 case "${1:-}" in
   pack) pack ;;
   run) run "${2:-}" ;;
-  -*) sed -n '2,10s/^# //p' "$0"; exit 2 ;;
+  -*) sed -n '2,12s/^# //p' "$0"; exit 2 ;;
   *) pack && run "${1:-}" ;;
 esac

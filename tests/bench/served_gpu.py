@@ -56,11 +56,11 @@ class Daemon:
         self.bench(*flags, "--warmup=0")
         time.sleep(4)
 
-    def bench(self, *flags):
+    def bench(self, *flags, seconds=None):
         path = os.path.join(self.folder.name, "bench.json")
         seed = () if any(flag.startswith("--seed") for flag in flags) else ("--seed=1",)
         command = [self.args.pagoda, "bench", "--address", self.address, *seed, f"--json={path}", *flags]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
         print(done.stdout, done.stderr, flush=True)
         if done.returncode != 0:
             self.log.flush()

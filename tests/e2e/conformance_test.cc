@@ -11,13 +11,14 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/e2e/rank_flags.h"
 #include "tests/e2e/test_daemon.h"
 
 namespace pagoda::e2e::conformance_test {
@@ -43,13 +44,8 @@ struct Setting {
         prefix_caching ? "--enable-prefix-caching" : "--no-enable-prefix-caching",
         absl::StrCat("--max-logprobs=", kVocabSize),
         "--max-num-seqs=8",
-        absl::StrCat("--tensor-parallel-size=", num_ranks),
     };
-    // One GPU is enough: ranks take turns on it.
-    if (num_ranks > 1 && DeviceUnderTest() == "cuda") {
-      flags.push_back(
-          absl::StrCat("--devices=", absl::StrJoin(std::vector<int>(num_ranks, 0), ",")));
-    }
+    for (std::string& flag : RankFlags(num_ranks)) flags.push_back(std::move(flag));
     return flags;
   }
   // From the reference data's README.

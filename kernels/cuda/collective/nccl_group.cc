@@ -83,7 +83,9 @@ class NcclGroup final : public DeviceGroup {
   int num_ranks_ = 1;
   std::chrono::nanoseconds timeout_{0};
   // ---- Of the group's thread.
-  char* scratch_ = nullptr;  // of gathers whose rows are not all of y
+  // For gathers whose rows are not all of y: the last is the largest, and recordings know the
+  // others.
+  std::vector<void*> scratches_;
   size_t scratch_bytes_ = 0;
   // ---- Shared with Abort.
   std::atomic<bool> aborted_{false};
@@ -128,7 +130,7 @@ NcclGroup::~NcclGroup() {
     comm_ = nullptr;
   }
   Abort();
-  if (scratch_ != nullptr) cudaFree(scratch_);
+  for (void* const memory : scratches_) cudaFree(memory);
 }
 
 absl::Status NcclGroup::ErrorOf(absl::string_view name, ncclResult_t result) {
@@ -178,6 +180,8 @@ absl::Status NcclGroup::Call(absl::string_view name, Fn&& fn) {
     if (aborted_ || comm_ == nullptr) return AbortedError();
     result = fn(comm_);
   }
+  // What follows comes after what is no kernel of ours: it is not let in early.
+  context_.weights_written = true;
   if (result == ncclSuccess) return absl::OkStatus();
   return Settle(name, result, SteadyClock::now() + timeout_);
 }
@@ -217,8 +221,9 @@ absl::Status NcclGroup::AllGather(const AllGatherParams& params) {
 absl::Status NcclGroup::GatherRows(const AllGatherParams& params) {
   const size_t rank_bytes = static_cast<size_t>(params.rows * params.row_bytes);
   PAGODA_RETURN_IF_ERROR(ReserveScratch(num_ranks_ * rank_bytes));
+  char* const scratch = static_cast<char*>(scratches_.back());
   PAGODA_RETURN_IF_ERROR(Call("ncclAllGather", [&](ncclComm_t comm) {
-    return nccl_.all_gather(params.x, scratch_, rank_bytes, ncclUint8, comm, context_.stream);
+    return nccl_.all_gather(params.x, scratch, rank_bytes, ncclUint8, comm, context_.stream);
   }));
   for (int rank = 0; rank < num_ranks_; ++rank) {
     const int64_t begin = rank * params.row_bytes;
@@ -227,7 +232,7 @@ absl::Status NcclGroup::GatherRows(const AllGatherParams& params) {
     PAGODA_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpy2DAsync(static_cast<char*>(params.y) + begin,
                                      static_cast<size_t>(params.y_stride_bytes),
-                                     scratch_ + static_cast<size_t>(rank) * rank_bytes,
+                                     scratch + static_cast<size_t>(rank) * rank_bytes,
                                      static_cast<size_t>(params.row_bytes),
                                      static_cast<size_t>(width),
                                      static_cast<size_t>(params.rows),
@@ -242,13 +247,12 @@ absl::Status NcclGroup::GatherRows(const AllGatherParams& params) {
 absl::Status NcclGroup::ReserveScratch(size_t num_bytes) {
   if (num_bytes <= scratch_bytes_) return absl::OkStatus();
   if (context_.recording) return NotWhileRecordingError("the first AllGather of this size");
-  // Frees only when what was enqueued has run.
-  if (scratch_ != nullptr) cudaFree(scratch_);
-  scratch_ = nullptr;
-  scratch_bytes_ = 0;
-  PAGODA_RETURN_IF_ERROR(CudaStatus(cudaMalloc(reinterpret_cast<void**>(&scratch_), num_bytes),
-                                    "cudaMalloc",
-                                    "a gather of rows"));
+  // Twice as much at least, so that all of them together take no more than twice the largest.
+  num_bytes = std::max(num_bytes, 2 * scratch_bytes_);
+  void* memory = nullptr;
+  PAGODA_RETURN_IF_ERROR(
+      CudaStatus(cudaMalloc(&memory, num_bytes), "cudaMalloc", "a gather of rows"));
+  scratches_.push_back(memory);
   scratch_bytes_ = num_bytes;
   return absl::OkStatus();
 }
