@@ -66,7 +66,19 @@ def explain(daemon):
             print((done.stdout + done.stderr)[-6000:], flush=True)
         except (OSError, subprocess.TimeoutExpired) as error:
             print(error, flush=True)
-    subprocess.run(["nvidia-smi", "--query-gpu=index,utilization.gpu,memory.used,clocks.sm", "--format=csv"], check=False)
+    subprocess.run("nvidia-smi --query-gpu=index,utilization.gpu,memory.used,clocks.sm --format=csv", shell=True, check=False)
+
+
+def machine():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        rows = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip().splitlines()
+    except (OSError, subprocess.SubprocessError):
+        rows = []
+    name, _, driver = rows[0].partition(", ") if rows else ("", "", "")
+    return {"device": name, "gpus": len(rows), "driver": driver, "date": time.strftime("%Y-%m-%d"),
+            "method": "random weights in bfloat16, prompts of 32 tokens, two waves of as many sequences as a batch; p50 of the time "
+                      "between tokens is that of a decode step; floor: weights and cache read once, shared by the ranks"}
 
 
 def lines_of(log):
@@ -230,7 +242,7 @@ def main():
     parser.add_argument("cases", nargs="+")
     args = parser.parse_args()
     clock = Clock(args.seconds)
-    result = {"command": "served_ranks.py", "commit": args.commit, "cases": {}}
+    result = {"command": "tests/run_gpu.sh run, parts gpus/", "commit": args.commit, **machine(), "cases": {}}
     if os.path.exists(args.json):
         with open(args.json) as file:
             result = json.load(file)
