@@ -21,14 +21,13 @@ $all || export PAGODA_QUICK_TESTS=1
 [ -d "$PAGODA_CONFORMANCE_DIR" ] || echo "note: no reference data at $PAGODA_CONFORMANCE_DIR; the tests that need it will skip"
 
 step() { printf '\n==> %s\n' "$*"; }
-launcher=()
-command -v ccache >/dev/null && launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+options=()
 logs=$root/build/test-logs
 mkdir -p "$logs"
 build() {  # preset [targets...]
   local preset=$1
   shift
-  cmake --preset "$preset" "${launcher[@]}" >"$logs/configure-$preset.log" 2>&1 || { cat "$logs/configure-$preset.log"; return 1; }
+  cmake --preset "$preset" "${options[@]}" >"$logs/configure-$preset.log" 2>&1 || { cat "$logs/configure-$preset.log"; return 1; }
   cmake --build "build/$preset" ${1+--target "$@"} >"$logs/build-$preset.log" 2>&1 || { tail -n 60 "$logs/build-$preset.log"; return 1; }
 }
 skipped=0
@@ -55,7 +54,7 @@ if $all; then deploy/install-deps.sh --all; else deploy/install-deps.sh --tests;
 
 step "release: build"
 # Benchmarks are compiled where all is.
-launcher+=(-DPAGODA_BENCHMARKS="$($all && echo ON || echo OFF)")
+options+=(-DPAGODA_BENCHMARKS="$($all && echo ON || echo OFF)")
 if $all; then build release; else build release plain_tests; fi
 step "release: tests"
 # What is not built has no label.
@@ -75,9 +74,7 @@ if [ -z "$nvcc" ]; then
   step "cuda: skipped, there is no nvcc here: pagoda_cuda.so is NOT compiled"
 else
   step "cuda: build of the module (sm_90a, $nvcc)"
-  cuda_launcher=()
-  command -v ccache >/dev/null && cuda_launcher=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
-  launcher+=("${cuda_launcher[@]}" -DCMAKE_CUDA_COMPILER="$nvcc")
+  options+=(-DCMAKE_CUDA_COMPILER="$nvcc")
   cuda_start=$SECONDS
   build cuda pagoda_cuda
   echo "compiled in $((SECONDS - cuda_start)) s: $(stat -c %s build/cuda/daemon/pagoda_cuda.so) bytes"
