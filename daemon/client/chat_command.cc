@@ -49,7 +49,7 @@ class CurrentCall {
   grpc::ClientContext* context_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
-void AddMessage(const char* role, const std::string& text, v1::Chat* chat) {
+void AppendMessage(const char* role, const std::string& text, v1::Chat* chat) {
   v1::ChatMessage* message = chat->add_messages();
   message->set_role(role);
   message->add_content()->set_text(text);
@@ -109,7 +109,7 @@ class ChatSession {
 
   // Adds the message and what the model says to the chat; neither where nothing comes.
   grpc::Status Answer(const std::string& message) {
-    AddMessage("user", message, &chat());
+    AppendMessage("user", message, &chat());
     grpc::ClientContext context;
     SetTimeout(command_.connection.timeout_seconds, &context);
     GenerationPrinter printer({.is_terminal = isatty(STDOUT_FILENO) == 1}, &std::cout);
@@ -129,7 +129,7 @@ class ChatSession {
     if (answer.empty()) {
       chat().mutable_messages()->RemoveLast();
     } else {
-      AddMessage("assistant", answer, &chat());
+      AppendMessage("assistant", answer, &chat());
     }
     return status;
   }
