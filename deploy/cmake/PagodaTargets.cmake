@@ -54,7 +54,8 @@ set(PAGODA_COMMON_HEADERS
     <absl/container/flat_hash_map.h> <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h>
     <absl/strings/str_format.h> <absl/strings/str_join.h> <absl/strings/str_split.h> <absl/synchronization/mutex.h>
     <absl/time/clock.h> <absl/time/time.h> <absl/types/optional.h> <absl/types/span.h> <nlohmann/json.hpp>)
-set(PAGODA_RPC_HEADERS <CLI/CLI.hpp> <grpcpp/grpcpp.h> <google/protobuf/message.h>)
+# Not CLI11: what its inline functions instantiate would be compiled into every object, which takes longer than most of our files.
+set(PAGODA_RPC_HEADERS <grpcpp/grpcpp.h> <google/protobuf/message.h>)
 set(PAGODA_TEST_HEADERS <fstream> <gmock/gmock.h> <gtest/gtest.h>)
 
 # pagoda_precompile(TARGET library|test [NO_RPC]): reuses the precompiled headers of its kind.
@@ -71,7 +72,7 @@ function(pagoda_precompile target kind)
   if(folder MATCHES "^(tests/)?(daemon|e2e)" AND NOT A_NO_RPC)
     string(APPEND name _rpc)
     list(APPEND headers ${PAGODA_RPC_HEADERS})
-    list(APPEND dependencies protobuf::libprotobuf PkgConfig::GRPCPP CLI11::CLI11)
+    list(APPEND dependencies protobuf::libprotobuf PkgConfig::GRPCPP)
   endif()
   if(kind STREQUAL "test")
     list(APPEND headers ${PAGODA_TEST_HEADERS})
@@ -107,9 +108,10 @@ function(pagoda_optimize target)
   endif()
 endfunction()
 
-# pagoda_library(NAME [NO_RPC] [HDRS ...] [SRCS ...] [DEPS ...] [PRIVATE_DEPS ...]). NO_RPC: without gRPC, though its folder has it.
+# pagoda_library(NAME [NO_RPC] [BATCH files] [HDRS ...] [SRCS ...] [DEPS ...] [PRIVATE_DEPS ...]). NO_RPC: without gRPC, though its
+# folder has it. BATCH: how many files a fast build compiles at once, where unnamed namespaces allow more than usual.
 function(pagoda_library name)
-  cmake_parse_arguments(A "NO_RPC" "" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(A "NO_RPC" "BATCH" "HDRS;SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   if(A_SRCS)
     add_library(${name} STATIC ${A_SRCS})
     set(scope PUBLIC)
@@ -120,7 +122,10 @@ function(pagoda_library name)
     endif()
     pagoda_precompile(${name} library ${without_rpc})
     pagoda_optimize(${name})
-    set_target_properties(${name} PROPERTIES UNITY_BUILD ${PAGODA_FAST_BUILD} UNITY_BUILD_BATCH_SIZE 8)
+    if(NOT A_BATCH)
+      set(A_BATCH 8)
+    endif()
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ${PAGODA_FAST_BUILD} UNITY_BUILD_BATCH_SIZE ${A_BATCH})
   else()
     add_library(${name} INTERFACE)
     set(scope INTERFACE)
@@ -149,10 +154,10 @@ if(PAGODA_SANITIZE)
   set(PAGODA_TEST_OPTIONS -O0)
 endif()
 
-# pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long [ALSO_PLAIN] SRCS ... DEPS ... [TIMEOUT seconds]): one executable, one CTest
-# entry per case. ALSO_PLAIN: of asan_tests, but in plain_tests too.
+# pagoda_test(NAME LABEL unit|kernel|e2e|gpu|long [ALSO_PLAIN] SRCS ... DEPS ... [TIMEOUT seconds] [BATCH files]): one executable,
+# one CTest entry per case. ALSO_PLAIN: of asan_tests, but in plain_tests too. BATCH: as above.
 function(pagoda_test name)
-  cmake_parse_arguments(A "ALSO_PLAIN" "LABEL;TIMEOUT" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(A "ALSO_PLAIN" "LABEL;TIMEOUT;BATCH" "SRCS;DEPS" ${ARGN})
   if(NOT PAGODA_TESTS)
     return()
   endif()
@@ -163,7 +168,10 @@ function(pagoda_test name)
   target_compile_options(${name} PRIVATE ${PAGODA_TEST_OPTIONS})
   target_link_libraries(${name} PRIVATE pagoda::flags ${A_DEPS} GTest::gmock GTest::gtest_main)
   pagoda_precompile(${name} test)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${PAGODA_FAST_BUILD} UNITY_BUILD_BATCH_SIZE 4)
+  if(NOT A_BATCH)
+    set(A_BATCH 4)
+  endif()
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${PAGODA_FAST_BUILD} UNITY_BUILD_BATCH_SIZE ${A_BATCH})
   if(A_LABEL STREQUAL "unit" AND CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests/(engine|parallel|fixtures)")
     add_dependencies(tsan_tests ${name})
   endif()

@@ -4,10 +4,6 @@ set(PAGODA_CUDA_ATTENTION_SOURCES
     kernels/cuda/attention/check.cc
     kernels/cuda/attention/decode.cc
     # A file of its own for each type and size would spend most of its time in headers.
-    kernels/cuda/attention/instantiations/decode_bf16.cu
-    kernels/cuda/attention/instantiations/decode_fp16.cu
-    kernels/cuda/attention/instantiations/prefill_mma_bf16.cu
-    kernels/cuda/attention/instantiations/prefill_mma_fp16.cu
     kernels/cuda/attention/instantiations/prefill_wgmma_bf16.cu
     kernels/cuda/attention/instantiations/prefill_wgmma_fp16.cu
     kernels/cuda/attention/paged_attention_classic.cu

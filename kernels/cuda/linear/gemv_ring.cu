@@ -163,9 +163,9 @@ size_t ExclusiveSharedBytes(const DeviceContext& context, const GemvRingConfig& 
 }
 
 template <typename T, int kM, bool kPaired>
-absl::Status LaunchVariant(const DeviceContext& context,
-                           const GemvRingConfig& config,
-                           const GemmArgs& a) {
+absl::Status LaunchRing(const DeviceContext& context,
+                        const GemvRingConfig& config,
+                        const GemmArgs& a) {
   constexpr int kRows = RowsAtOnce(kM, kPaired);
   const int groups = (a.n + kRows - 1) / kRows;
   const int blocks =
@@ -182,11 +182,11 @@ absl::Status LaunchVariant(const DeviceContext& context,
 }
 
 template <typename T, int kM>
-absl::Status LaunchForRows(const DeviceContext& context,
-                           const GemvRingConfig& config,
-                           const GemmArgs& a) {
-  if (a.output == OutputTransform::kNone) return LaunchVariant<T, kM, false>(context, config, a);
-  return LaunchVariant<T, kM, true>(context, config, a);
+absl::Status LaunchRingForRows(const DeviceContext& context,
+                               const GemvRingConfig& config,
+                               const GemmArgs& a) {
+  if (a.output == OutputTransform::kNone) return LaunchRing<T, kM, false>(context, config, a);
+  return LaunchRing<T, kM, true>(context, config, a);
 }
 
 }  // namespace
@@ -216,13 +216,13 @@ absl::Status LaunchGemvRing(const DeviceContext& context,
   return DispatchDType(dtype, "linear", [&]<typename T>() {
     switch (a.m) {
       case 1:
-        return LaunchForRows<T, 1>(context, config, a);
+        return LaunchRingForRows<T, 1>(context, config, a);
       case 2:
-        return LaunchForRows<T, 2>(context, config, a);
+        return LaunchRingForRows<T, 2>(context, config, a);
       case 3:
-        return LaunchForRows<T, 3>(context, config, a);
+        return LaunchRingForRows<T, 3>(context, config, a);
       default:
-        return LaunchForRows<T, 4>(context, config, a);
+        return LaunchRingForRows<T, 4>(context, config, a);
     }
   });
 }
