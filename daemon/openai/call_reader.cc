@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "daemon/openai/json_dump.h"
 #include "engine/text/chat_json.h"
 
 namespace pagoda::daemon::openai {

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/openai/generation_request.h"
+#include "daemon/openai/json_dump.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::daemon::openai {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/openai/json_dump.h"
 #include "daemon/openai/repeated_key.h"
 #include "engine/text/chat_json.h"
 

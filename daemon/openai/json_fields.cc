@@ -73,11 +73,6 @@ absl::optional<float> ReadFloat(const ordered_json& value,
   return static_cast<float>(number);
 }
 
-std::string DumpJson(const ordered_json& value) {
-  // Replaces rather than throws at what is no UTF-8; what was parsed always is.
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
 std::string JsonFields::PathOf(absl::string_view name) const {
   return path_.empty() ? std::string(name) : absl::StrCat(path_, ".", name);
 }

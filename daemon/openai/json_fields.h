@@ -70,7 +70,4 @@ absl::optional<float> ReadFloat(const nlohmann::ordered_json& value,
                                 absl::string_view field,
                                 FieldChecker* checker);
 
-// JSON text of a value as the client wrote it, members in its order.
-std::string DumpJson(const nlohmann::ordered_json& value);
-
 }  // namespace pagoda::daemon::openai

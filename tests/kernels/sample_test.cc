@@ -136,8 +136,8 @@ class SampleTest : public testing::TestWithParam<BackendCase> {
   }
 
   // Draws many times and compares frequencies with the exact distribution. Of `num_tests` in a row,
-  // chance alone fails one in ten thousand runs of all of them. A quick run draws a tenth as often for
-  // combinations, and without vectors, which is slow.
+  // chance alone fails one in ten thousand runs of all of them. A quick run draws a tenth as often
+  // for combinations, and without vectors, which is slow.
   void CheckDistribution(const std::vector<float>& logits, SamplerRow row, int num_tests = 1) {
     const bool is_full = std::getenv("PAGODA_QUICK_TESTS") == nullptr ||
                          (num_tests == 1 && GetParam().isa != "scalar");
