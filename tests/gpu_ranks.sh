@@ -80,14 +80,14 @@ ranks_e2e() {
 run_ranks() {
   local all_models
   mapfile -t all_models < <(models)
-  # Beside other work ranks would be late.
-  part check/groups 300 bash -c 'check cuda_group_check x1/'
   part daemon/ranks.refused 60 bash -c 'ranks_refused'
   part daemon/ranks.golden 120 bash -c 'PAGODA_TENSOR_PARALLEL_SIZE=2 PAGODA_DEVICES=0,0 daemon'
-  part daemon/ranks.conformance 500 bash -c 'PAGODA_KV_CACHE_MEMORY=2GiB conformance "Conformance.Ranks*" "$@"' - "${all_models[@]}"
-  part daemon/ranks.recovery 300 bash -c 'e2e recovery_test "RecoveryOfRanks.*"'
-  part daemon/ranks.8b 300 bash -c 'ranks_8b'
-  part daemon/ranks.served 300 bash -c 'served r'
+  part daemon/ranks.8b 150 bash -c 'ranks_8b'
+  part daemon/ranks.recovery 200 bash -c 'e2e recovery_test "RecoveryOfRanks.*"'
+  part daemon/ranks.conformance 400 bash -c 'PAGODA_KV_CACHE_MEMORY=2GiB conformance "Conformance.Ranks*" "$@"' - "${all_models[@]}"
+  part daemon/ranks.served 150 bash -c 'served r'
+  # Beside other work they would be late.
+  part daemon/ranks.groups 300 bash -c 'check cuda_group_check x1/'
 }
 
 # The same on two GPUs of a host: what is right side by side, then what needs both to itself.
@@ -95,7 +95,6 @@ run_gpus() {
   local all_models group
   mapfile -t all_models < <(models)
   part gpus/links 30 bash -c 'nvidia-smi topo -m; nvidia-smi topo -p2p r; ls -l "$nccl"'
-  part gpus/groups 90 bash -c 'check cuda_group_check 2x2 nccl/processes/1x1'
   for group in ipc nccl; do
     part "gpus/conformance.$group" 150 bash -c 'ranks_e2e "$0" conformance "Conformance.Ranks*" "$@"' "$group" "${all_models[@]}" &
   done
@@ -111,6 +110,7 @@ run_gpus() {
     part "gpus/recovery.8b.$group" 85 bash -c 'ranks_measured "recovery/llama-3.1-8b/$0"' "$group"
     part "gpus/recovery.$group" 100 bash -c 'ranks_e2e "$0" e2e recovery_test "RecoveryOfRanks.*"' "$group"
   done
+  part gpus/groups 90 bash -c 'check cuda_group_check 2x2 nccl/processes/1x1'
   part gpus/tpot.70b.nccl 60 bash -c 'ranks_measured llama-3.1-70b/nccl'
   part gpus/compare 10 bash -c 'ranks_measured compare'
 }
