@@ -133,7 +133,7 @@ Machine::State Machine::MakeState() {
 
 Machine::State Machine::MakeNext(State state, uint8_t byte_class, uint8_t byte) {
   if (work_left_ < 0) {
-    overflowed_ = true;
+    overflowed_ = gave_up_ = true;
     return kDead;
   }
   todo_.clear();

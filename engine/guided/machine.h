@@ -63,12 +63,14 @@ class Machine {
 
   // From here on states may be made for so much work, which is counted in members looked at; then
   // whatever needs another is dead, and this has to Forget before it is used again.
-  void GrantWork(int64_t work) { work_left_ = work; }
+  void GrantWork(int64_t work) {
+    work_left_ = work;
+    gave_up_ = false;
+  }
   // Back to any amount of work; whether what was granted did not suffice.
   bool TakeBackWork() {
-    const bool gave_up = work_left_ < 0;
     work_left_ = std::numeric_limits<int64_t>::max();
-    return gave_up;
+    return gave_up_;
   }
 
   // A state was not made because of max_members or the work that was granted.
@@ -165,6 +167,7 @@ class Machine {
   absl::node_hash_map<StateKey, State> state_of_;  // its keys stay where they are
   State start_ = kDead;
   bool overflowed_ = false;
+  bool gave_up_ = false;
   int64_t work_left_ = std::numeric_limits<int64_t>::max();
   size_t kept_bytes_ = 0;
   int64_t generation_ = 0;

@@ -54,6 +54,7 @@ void RunConstraint(engine::guided::ConstraintSource::Kind kind, const uint8_t* d
   uint32_t choice = static_cast<uint32_t>(size);
   for (int step = 0; step < 24 && machine.goes_on(state); ++step) {
     masker.Mask(state, &mask);
+    if (mask.gave_up) return;
     const std::vector<uint32_t> bits = mask.Bits(num_tokens);
     int32_t chosen = -1;
     for (int32_t i = 0; i < num_tokens; ++i) {
