@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced: clean Debian roots for tests of packages and containers, by debootstrap, kept as a tarball under build/.
 # Needs root. The functions say what fails.
 
@@ -31,11 +32,20 @@ make_clean_root() {
   rm -f "$root/etc/apt/apt.conf.d/"*docker*
 }
 
-# in_root DIR COMMAND...: in namespaces of its own, as process 1, with /proc and /dev.
+# in_root [--alone] DIR COMMAND...: in namespaces of its own, as process 1, with /proc and /dev; alone: with no network but its own
+# loopback, so that no port is taken.
 in_root() {
+  local net=() up=true
+  if [ "$1" = --alone ]; then
+    have_tool ip iproute2 || { echo "SKIPPED: no ip (Debian package iproute2)"; return 1; }
+    net=(--net)
+    up='ip link set lo up'
+    shift
+  fi
   local root=$1
   shift
-  unshare --fork --pid --mount --ipc --uts --kill-child -- sh -c '
-    mount --make-rprivate / && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
+  # shellcheck disable=SC2016  # the inner shell's
+  unshare --fork --pid --mount --ipc --uts "${net[@]}" --kill-child -- sh -c "$up"' &&
+    mount --make-rprivate / && mount --bind "$0" "$0" && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
       exec chroot "$0" "$@"' "$root" "$@"
 }

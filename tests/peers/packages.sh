@@ -68,7 +68,7 @@ pagoda generate "Once upon a time" --max-tokens=4 >/dev/null
 kill -TERM $pid
 wait $pid
 SERVE
-in_root "$root" sh /tmp/serve.sh || { cat "$root/tmp/pagoda.log"; fail "the installed daemon does not serve"; }
+in_root --alone "$root" sh /tmp/serve.sh || { cat "$root/tmp/pagoda.log"; fail "the installed daemon does not serve"; }
 in_root "$root" dpkg --purge pagoda >>build/package-install.log 2>&1 || fail "it does not go away"
 [ ! -e "$root/usr/bin/pagoda" ] && [ ! -e "$root/etc/pagoda/pagoda.yaml" ] || fail "it leaves files behind"
 echo "ok: installed, served, removed in a clean Debian 12"

@@ -23,6 +23,7 @@ mkdir -p "$root/etc/systemd/system/pagoda.service.d"
 printf '[Service]\nWatchdogSec=3\nRestartSec=1\n' >"$root/etc/systemd/system/pagoda.service.d/fast.conf"
 
 # A root of its own by pivot_root: in a mere chroot the kernel gives no user namespaces, which PrivateUsers= needs.
+# shellcheck disable=SC2016  # the inner shell's
 unshare --fork --pid --mount --ipc --uts --net --cgroup --kill-child -- sh -ec '
   mount --make-rprivate / && mount --bind "$0" "$0" && cd "$0"
   mount -t proc proc proc && mount -t sysfs sysfs sys
