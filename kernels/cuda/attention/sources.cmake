@@ -6,7 +6,5 @@ set(PAGODA_CUDA_ATTENTION_SOURCES
     # A file of its own for each type and size would spend most of its time in headers.
     kernels/cuda/attention/instantiations/prefill_wgmma_bf16.cu
     kernels/cuda/attention/instantiations/prefill_wgmma_fp16.cu
-    kernels/cuda/attention/paged_attention_classic.cu
     kernels/cuda/attention/prefill.cc
-    kernels/cuda/attention/rope_kv_write.cu
     kernels/cuda/attention/tensor_map.cc)

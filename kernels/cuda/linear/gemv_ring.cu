@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   constexpr int kRows = RowsAtOnce(kM, kPaired);
   constexpr int kStageVectors = StageBytes(kPaired) / 16;
   constexpr int kChunkVectors = kStageVectors / kRows;  // of one row
-  extern __shared__ __align__(128) uint4 shared[];
+  extern __shared__ __align__(128) uint4 ring_shared[];
   __shared__ float scratch[kM * 32];
   LaunchNext();
 
@@ -53,8 +53,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32)
   const int group_stride = gridDim.x * num_warps;
   const int first_group = warp * gridDim.x + blockIdx.x;
 
-  uint4* ring = shared + warp * num_stages * kStageVectors;
-  uint4* x = shared + num_warps * num_stages * kStageVectors;
+  uint4* ring = ring_shared + warp * num_stages * kStageVectors;
+  uint4* x = ring_shared + num_warps * num_stages * kStageVectors;
   uint64_t* barriers = reinterpret_cast<uint64_t*>(x + kM * num_vectors) + warp * num_stages;
 
   RingCursor next = {first_group, 0};

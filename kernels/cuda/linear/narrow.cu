@@ -349,10 +349,10 @@ template <typename T, int kTokens>
 __global__ void __launch_bounds__(kThreads, 1)
     NarrowKernel(const __grid_constant__ GemmArgs a, const __grid_constant__ NarrowSchedule s) {
   using L = Layout<kTokens>;
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(128) char narrow_shared[];
   LaunchNext();
   Block b;
-  b.ring = shared;
+  b.ring = narrow_shared;
   b.input = b.ring + s.num_stages * kTileRows * L::StageRowBytes(s);
   b.sums = reinterpret_cast<float*>(b.input + kTokens * L::InputStride(s));
   b.exchange = b.sums + L::kSumBytes / 4;
@@ -420,9 +420,9 @@ bool Fits(const DeviceContext& context, const NarrowConfig& config, const GemmAr
 }
 
 template <typename T, int kTokens>
-absl::Status LaunchVariant(const DeviceContext& context,
-                           const NarrowConfig& config,
-                           const GemmArgs& a) {
+absl::Status LaunchNarrowRows(const DeviceContext& context,
+                              const NarrowConfig& config,
+                              const GemmArgs& a) {
   using L = Layout<kTokens>;
   const NarrowSchedule s = MakeSchedule<kTokens>(context, config, a);
   return LaunchClusters(
@@ -460,8 +460,8 @@ absl::Status LaunchNarrow(const DeviceContext& context,
                           DType dtype,
                           const GemmArgs& a) {
   return DispatchDType(dtype, "linear", [&]<typename T>() {
-    if (a.m <= 8) return LaunchVariant<T, 8>(context, config, a);
-    return LaunchVariant<T, 16>(context, config, a);
+    if (a.m <= 8) return LaunchNarrowRows<T, 8>(context, config, a);
+    return LaunchNarrowRows<T, 16>(context, config, a);
   });
 }
 
