@@ -15,7 +15,7 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WATCHDOG_SECONDS = 1.5
+WATCHDOG_SECONDS = 3.0  # long enough for a machine under load
 passed = failed = 0
 
 
@@ -59,12 +59,14 @@ class Manager:
         while self.next(0.01):
             pass
 
-    def beats(self, seconds):
-        """Watchdog messages in this time."""
-        end, count = time.time() + seconds, 0
-        while (left := end - time.time()) > 0:
-            count += (self.next(left) or {}).get("WATCHDOG") == "1"
-        return count
+    def longest_silence(self, seconds):
+        """The longest time without a watchdog message in the next `seconds`."""
+        last = begin = time.time()
+        longest = 0.0
+        while (left := begin + seconds - time.time()) > 0:
+            if (self.next(left) or {}).get("WATCHDOG") == "1":
+                longest, last = max(longest, time.time() - last), time.time()
+        return max(longest, time.time() - last)
 
     def workers(self):
         tasks = pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/children")
@@ -93,22 +95,24 @@ def check_start(manager):
 
 
 def check_watchdog(manager):
+    def check_alive(name):
+        silence = manager.longest_silence(2 * WATCHDOG_SECONDS)
+        check(name, silence < WATCHDOG_SECONDS, f"{silence:.2f} s of silence")
+
     manager.drain()
-    count = manager.beats(6)
-    check("an idle daemon beats several times in each interval", 8 <= count <= 16, count)
-    with stream(manager, 1500) as reply:
-        count = manager.beats(4)
-        check("a busy one too", 4 <= count <= 12, count)
+    check_alive("an idle daemon beats in every interval of the watchdog")
+    with stream(manager, 1900) as reply:
+        check_alive("a busy one too")
         os.kill(manager.workers()[0], signal.SIGKILL)
-        count = manager.beats(4)
-        check("one whose worker is replaced too", 4 <= count <= 12, count)
-        check("and its stream goes on", b"data:" in reply.read(20), "")
+        check_alive("one whose worker is replaced too")
+        check("and its stream goes on", b"data:" in reply.read(20))
     manager.process.send_signal(signal.SIGSTOP)
     time.sleep(0.2)
     manager.drain()
-    check("one that stands still does not", manager.beats(3) == 0)
+    silence = manager.longest_silence(1.5 * WATCHDOG_SECONDS)
+    check("one that stands still does not", silence > WATCHDOG_SECONDS, silence)
     manager.process.send_signal(signal.SIGCONT)
-    check("one that goes on does", manager.beats(3) > 2)
+    check_alive("one that goes on does")
 
 
 def check_stop(manager):
