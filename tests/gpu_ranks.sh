@@ -83,7 +83,7 @@ run_ranks() {
   part daemon/ranks.refused 60 bash -c 'ranks_refused'
   part daemon/ranks.golden 120 bash -c 'PAGODA_TENSOR_PARALLEL_SIZE=2 PAGODA_DEVICES=0,0 daemon'
   part daemon/ranks.8b 150 bash -c 'ranks_8b'
-  part daemon/ranks.recovery 200 bash -c 'e2e recovery_test "RecoveryOfRanks.*"'
+  part daemon/ranks.recovery 200 bash -c 'e2e "RecoveryOfRanks.*"'
   part daemon/ranks.conformance 400 bash -c 'PAGODA_KV_CACHE_MEMORY=2GiB conformance "Conformance.Ranks*" "$@"' - "${all_models[@]}"
   part daemon/ranks.served 150 bash -c 'served r'
   # Beside other work they would be late.
@@ -108,7 +108,7 @@ run_gpus() {
   part gpus/compare 10 bash -c 'ranks_measured compare'
   for group in ipc nccl; do
     part "gpus/recovery.8b.$group" 85 bash -c 'ranks_measured "recovery/llama-3.1-8b/$0"' "$group"
-    part "gpus/recovery.$group" 100 bash -c 'ranks_e2e "$0" e2e recovery_test "RecoveryOfRanks.*"' "$group"
+    part "gpus/recovery.$group" 100 bash -c 'ranks_e2e "$0" e2e "RecoveryOfRanks.*"' "$group"
   done
   part gpus/groups 90 bash -c 'check cuda_group_check 2x2 nccl/processes/1x1'
   part gpus/tpot.70b.nccl 60 bash -c 'ranks_measured llama-3.1-70b/nccl'

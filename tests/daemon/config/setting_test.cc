@@ -80,17 +80,18 @@ TEST(SettingsTest, NumbersOutOfRangeSayTheRange) {
     const char* text;
     const char* message;
   };
-  for (const Case& c : {Case{"block-size", "0", "expected 1 to 1024"},
-                        Case{"block-size", "1025", "expected 1 to 1024"},
-                        Case{"gpu-memory-utilization", "1.01", "expected 0.05 to 1"},
-                        Case{"tensor-parallel-size", "9", "expected 1 to 8"},
-                        Case{"devices", "0,,1", "expected numbers separated by commas"},
-                        Case{"devices", "0,gpu", "expected a whole number"},
-                        Case{"devices", "0,1024", "expected 0 to 1023"},
-                        Case{"tensor-parallel-group", "shm", "expected one of auto, ipc, nccl"},
-                        Case{"max-message-bytes", "1KiB", "expected 4KiB to 2147483647"},
-                        Case{"step-timeout", "0", "expected 1ms to 86400s"},
-                        Case{"max-logprobs", "4294967296", "expected 0 to 4294967295"}}) {
+  for (const Case& c :
+       {Case{"block-size", "0", "expected 1 to 1024"},
+        Case{"block-size", "1025", "expected 1 to 1024"},
+        Case{"gpu-memory-utilization", "1.01", "expected 0.05 to 1"},
+        Case{"tensor-parallel-size", "9", "expected 1 to 8"},
+        Case{"devices", "0,,1", "expected numbers separated by commas, none of them empty"},
+        Case{"devices", "0,gpu", "expected a whole number such as 256, 32k (32000) or 32K (32768)"},
+        Case{"devices", "0,1024", "expected 0 to 1023"},
+        Case{"tensor-parallel-group", "shm", "expected one of auto, ipc, nccl"},
+        Case{"max-message-bytes", "1KiB", "expected 4KiB to 2147483647"},
+        Case{"step-timeout", "0", "expected 1ms to 86400s"},
+        Case{"max-logprobs", "4294967296", "expected 0 to 4294967295"}}) {
     ServerConfig config;
     const absl::Status status = StoreSetting(*FindSetting(c.name), c.text, &config);
     EXPECT_EQ(status.message(), c.message) << c.name << "=" << c.text;

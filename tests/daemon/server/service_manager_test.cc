@@ -47,7 +47,7 @@ class ManagerSocket {
 
 TEST(ServiceManagerTest, TellsWhereTheDaemonStands) {
   const fixtures::TemporaryDir dir;
-  for (const std::string name : {dir.path() + "/notify", absl::StrCat("@pagoda-test-", getpid())}) {
+  for (const std::string& name : {dir.path() + "/notify", absl::StrCat("@pagoda-test-", getpid())}) {
     ManagerSocket socket(name);
     ServiceManager manager({.notify_socket = name});
     manager.NoteLoading("loading: read\n1 GiB", absl::Seconds(90));
@@ -62,7 +62,7 @@ TEST(ServiceManagerTest, TellsWhereTheDaemonStands) {
 }
 
 TEST(ServiceManagerTest, NobodyOrABadNameHurtsNothing) {
-  for (const std::string name : {std::string(),
+  for (const std::string& name : {std::string(),
                                  std::string("/nonexistent/notify"),
                                  "/" + std::string(200, 'x'),
                                  std::string("@nobody")}) {

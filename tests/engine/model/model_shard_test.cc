@@ -50,8 +50,8 @@ TEST(ModelShardTest, ExpertsAreDividedInside) {
   EXPECT_THAT(shard->ToString(), ::testing::HasSubstr("of experts 20"));
 }
 
-// Matrices in two bytes, vectors in four; each of two ranks has half of every matrix, the head's
-// odd row twice, and every norm.
+// Matrices in two bytes, vectors in four; each of two ranks has half of every matrix, 136 rows of
+// the vocabulary's two for its 257, and every norm.
 TEST(ModelShardTest, RanksHoldTheirPartOfTheWeights) {
   const ModelConfig model = LlamaWithHeads(8, 4);
   const uint64_t layer = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 96;
@@ -60,7 +60,7 @@ TEST(ModelShardTest, RanksHoldTheirPartOfTheWeights) {
             2 * (2 * layer + 2 * 257 * 64) + 4 * norms);
   EXPECT_EQ(*RankWeightBytes(model, DType::kBFloat16, 1), WeightBytes(model, DType::kBFloat16));
   EXPECT_EQ(*RankWeightBytes(model, DType::kBFloat16, 2),
-            2 * (2 * layer / 2 + 2 * 129 * 64) + 4 * norms);
+            2 * (2 * layer / 2 + 2 * 136 * 64) + 4 * norms);
   EXPECT_FALSE(RankWeightBytes(model, DType::kBFloat16, 3).ok());
 }
 
