@@ -79,6 +79,44 @@ TEST(StreamGenerateTest, StartedThenDeltasThenFinished) {
   EXPECT_TRUE(Eventually([&] { return service.calls().num_open() == 0; }));
 }
 
+// B047: constraints that take long wait for each other, and nobody else for them.
+TEST(StreamGenerateTest, B047NewConstraintsHoldUpNobodyElse) {
+  constexpr int kBombs = 4;
+  std::string pattern;
+  for (int i = 0; i < 20'000; ++i) pattern += "a?";
+  v1::StreamGenerateRequest bomb = StreamRequest("bomb");
+  bomb.mutable_sampling()->set_regex(pattern + std::string(20'000, 'a'));
+  ServiceUnderTest service;
+  std::vector<grpc::ClientContext> contexts(kBombs);
+  std::vector<Reader> readers;
+  for (grpc::ClientContext& context : contexts)
+    readers.push_back(service.stub().StreamGenerate(&context, bomb));
+  OpenStream plain(&service);
+  EXPECT_EQ(plain.submitted.prompt.size(), 2u);
+  contexts[kBombs - 1].TryCancel();
+  service.Deliver(FinishedDelta(plain.submitted.key, 0, /*last=*/true));
+  EXPECT_TRUE(plain.Finish().ok());
+  for (int i = 0; i < kBombs; ++i) {
+    v1::StreamGenerateResponse message;
+    EXPECT_FALSE(readers[i]->Read(&message));
+    const grpc::Status status = readers[i]->Finish();
+    if (i == kBombs - 1) {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+    } else {
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+      EXPECT_THAT(status.error_message(), HasSubstr("sampling.regex: is too complex"));
+    }
+  }
+  EXPECT_TRUE(Eventually([&] { return service.calls().num_open() == 0; }));
+  // One that is small goes on to the engine.
+  v1::StreamGenerateRequest small = StreamRequest();
+  small.mutable_sampling()->set_regex("a+");
+  OpenStream constrained(&service, small);
+  EXPECT_NE(constrained.submitted.sampling.constraint, nullptr);
+  service.Deliver(FinishedDelta(constrained.submitted.key, 0, /*last=*/true));
+  EXPECT_TRUE(constrained.Finish().ok());
+}
+
 TEST(StreamGenerateTest, OutputThatWaitsIsMerged) {
   ServiceUnderTest service;
   OpenStream stream(&service);
