@@ -158,7 +158,7 @@ class Reader {
       request.mutable_stopping()->set_ignore_eos(true);
       request.mutable_sampling()->set_temperature(1.0f);
       request.mutable_sampling()->set_seed(seed_);
-      e2e::OpenStream stream(*stub_, request, absl::InfiniteDuration());
+      e2e::OpenStream stream(*stub_, request, absl::Hours(1));
       size_t num_before = 0;
       while (!is_over_ && stream.Read()) {
         if (stream.result.sequences.empty()) continue;
