@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "engine/model/architecture.h"
 #include "engine/model/config_fields.h"
@@ -143,6 +144,18 @@ void ReadCommonFields(ConfigFields& fields, ModelConfig& config) {
   config.dtype = ReadDType(fields);
 }
 
+// What sums of sizes are far from overflowing with; a thousand times what any model has.
+constexpr double kMaxParameters = 1e15;
+
+double ParametersAtMost(const ModelConfig& config) {
+  const double hidden = config.hidden_size;
+  const double heads = 4.0 * config.num_heads * config.head_dim;
+  const double dense = 3.0 * config.intermediate_size;
+  const double experts =
+      config.experts ? 3.0 * config.experts->num_experts * config.experts->intermediate_size : 0;
+  return hidden * (config.num_layers * (heads + dense + experts) + 2.0 * config.vocab_size);
+}
+
 }  // namespace
 
 void IgnoreHarmlessFields(ConfigFields& fields) { fields.Ignore(kHarmlessFields); }
@@ -173,6 +186,13 @@ absl::StatusOr<ModelConfig> LoadModelConfig(absl::string_view model_dir) {
   // has the same has ignored it.
   if (!fields.IsRead("auto_map")) fields.RequireNeutral("auto_map", nullptr);
   PAGODA_RETURN_IF_ERROR(fields.Finish(kUnknownField));
+  if (const double parameters = ParametersAtMost(config); parameters > kMaxParameters) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: its sizes make a model of %.1e parameters, expected at most %.0e",
+                        path,
+                        parameters,
+                        kMaxParameters));
+  }
   return config;
 }
 

@@ -152,6 +152,16 @@ TEST(ModelConfigTest, RefusesBadNumbers) {
   ExpectRefused(LoadWith("tie_word_embeddings", "yes"), {"tie_word_embeddings"});
 }
 
+// Each size is one that a model may have; their product was more than 64 bits.
+TEST(ModelConfigTest, RefusesMoreParametersThanCanBeCounted) {
+  json config = LlamaConfigJson();
+  config["num_hidden_layers"] = 4096;
+  config["hidden_size"] = 1 << 24;
+  config["num_attention_heads"] = config["num_key_value_heads"] = 1 << 16;
+  config["head_dim"] = 2458;
+  ExpectRefused(Load(config), {"parameters", "expected at most 1e+15"});
+}
+
 TEST(ModelConfigTest, RefusesBrokenFiles) {
   ModelDir dir;
   EXPECT_EQ(LoadModelConfig(dir.path()).status().code(), absl::StatusCode::kNotFound);
