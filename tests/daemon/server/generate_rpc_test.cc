@@ -12,12 +12,6 @@
 namespace pagoda::daemon {
 namespace {
 
-v1::GenerateRequest UnaryRequest(const std::string& text = "hi") {
-  v1::GenerateRequest request;
-  request.mutable_prompt()->set_text(text);
-  return request;
-}
-
 TEST(GenerateTest, AnswersOnceWithEverySequence) {
   ServiceUnderTest service;
   v1::GenerateRequest request = UnaryRequest("q");
@@ -80,12 +74,6 @@ TEST(GenerateTest, FailedSequenceFailsTheCall) {
 }
 
 // ---- Refusals
-
-grpc::Status CallGenerate(ServiceUnderTest* service, const v1::GenerateRequest& request) {
-  grpc::ClientContext context;
-  v1::GenerateResponse response;
-  return service->stub().Generate(&context, request, &response);
-}
 
 TEST(GenerateTest, RefusedByTheEngine) {
   ServiceUnderTest service;

@@ -131,4 +131,16 @@ engine::OutputDelta FinishedDelta(engine::RequestKey key,
   return delta;
 }
 
+v1::GenerateRequest UnaryRequest(const std::string& text) {
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_text(text);
+  return request;
+}
+
+grpc::Status CallGenerate(ServiceUnderTest* service, const v1::GenerateRequest& request) {
+  grpc::ClientContext context;
+  v1::GenerateResponse response;
+  return service->stub().Generate(&context, request, &response);
+}
+
 }  // namespace pagoda::daemon

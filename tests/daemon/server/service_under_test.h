@@ -116,6 +116,9 @@ engine::OutputDelta FinishedDelta(engine::RequestKey key,
                                   engine::FinishReason reason = engine::FinishReason::kLength,
                                   absl::Status status = absl::OkStatus());
 
+v1::GenerateRequest UnaryRequest(const std::string& text = "hi");
+grpc::Status CallGenerate(ServiceUnderTest* service, const v1::GenerateRequest& request);
+
 // Polls without a fixed wait; false after ten seconds.
 template <typename Condition>
 bool Eventually(Condition condition) {
