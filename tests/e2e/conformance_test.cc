@@ -55,11 +55,13 @@ struct Setting {
   }
   // golden.json has only the three most probable ids of a prompt's positions. Their
   // log-probabilities are about half of the average in size, so that the same error is a larger
-  // share of them; where activations are rounded too (on cuda), it is larger.
+  // share of them; where activations are rounded too (on cuda), and each rank's part of a sum, it
+  // is larger.
   double TopRelativeTolerance() const {
     if (dtype == "float32") return 1e-4;
     if (RoundsExperts()) return 0.101;
-    return DeviceUnderTest() == "cuda" ? 5e-2 : 3e-2;
+    if (DeviceUnderTest() != "cuda") return 3e-2;
+    return num_ranks > 1 ? 6e-2 : 5e-2;
   }
   double MarginFloor() const {
     if (dtype == "float32") return 0.05;
