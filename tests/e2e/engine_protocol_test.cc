@@ -378,7 +378,7 @@ TEST(EngineProtocolKvEvents, SubscribersKnowWhatIsCached) {
 // ---- Transport
 
 // A gateway's pings during a prefill that takes 45 s without a byte.
-TEST(EngineProtocolTransport, PingsOverALongPrefillLong) {
+TEST(EngineProtocolTransportLong, PingsOverASilentPrefill) {
   auto daemon = TestDaemon::Start(
       {.flags = {"--device=sim", "--sim-base-us=1000", "--sim-per-token-us=45000"},
        .over_tcp = true});
