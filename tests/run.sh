@@ -61,12 +61,12 @@ step "release: tests"
 if $all; then run_tests release; else run_tests release -L 'unit|kernel|grpc|e2e|structure' -LE 'long'; fi
 
 # With --all everything that links no gRPC.
-asan_targets=(asan_tests) asan_labels='unit'
-if $all; then asan_targets+=(asan_more_tests) asan_labels='unit|kernel'; fi
+asan_targets=(asan_tests) asan_labels='unit' asan_left_out='long|plain'
+if $all; then asan_targets+=(asan_more_tests) asan_labels='unit|kernel' asan_left_out='long'; fi
 step "asan: build (engine, text, model files, worker processes)"
 build asan "${asan_targets[@]}"
 step "asan: tests (AddressSanitizer and UndefinedBehaviorSanitizer)"
-run_tests asan -L "$asan_labels" -LE 'long'
+run_tests asan -L "$asan_labels" -LE "$asan_left_out"
 
 # The whole module is compiled where that is possible; without a driver it must say so and never serve.
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true)
