@@ -57,6 +57,10 @@ constexpr absl::Duration kShutdownTime = absl::Milliseconds(200);
 constexpr absl::Duration kHardExitTime = absl::Seconds(10);
 // How soon a second signal or a lost worker ends a drain.
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
+// Once nothing runs, a drain ends when nobody has come for so long, or after the second: a balancer
+// that asks every two seconds has seen it by then.
+constexpr absl::Duration kQuietTime = absl::Milliseconds(100);
+constexpr absl::Duration kLastRefusalsTime = absl::Seconds(3);
 // What a service manager grants from one sign of life while loading to the next: more than the
 // longest silence of a worker that is well.
 constexpr absl::Duration kLoadPatience = absl::Minutes(11);
@@ -92,11 +96,13 @@ class Daemon {
 
   int ServeUntilStopped();
   void Drain();
+  void RefuseUntilQuiet(absl::Time limit);
   void Stop();
   void SetState(ServingState state);
   void HandleSignal(int count);
   void RunEngine();
   bool EngineHasEnded() const;
+  bool EngineHasFailed() const;
 
   ServerConfig config_;
   const bool http_is_optional_;
@@ -409,6 +415,11 @@ bool Daemon::EngineHasEnded() const {
   return engine_end_.has_value();
 }
 
+bool Daemon::EngineHasFailed() const {
+  MutexLock lock(&mutex_);
+  return engine_end_.has_value() && !engine_end_->ok();
+}
+
 int Daemon::ServeUntilStopped() {
   SetState(ServingState::kReady);
   const std::string what =
@@ -435,10 +446,29 @@ void Daemon::Drain() {
   engine_->Drain();
   if (http_server_ != nullptr) http_server_->Drain();
   const absl::Time limit = absl::Now() + drain_time;
-  while (num_signals_.load() < 2 && absl::Now() < limit && !EngineHasEnded()) {
-    if (calls_.WaitUntilNone(absl::Now() + kDrainPoll)) return;
+  const bool was_idle = calls_.num_open() == 0;
+  while (num_signals_.load() < 2 && absl::Now() < limit) {
+    if (calls_.WaitUntilNone(absl::Now() + kDrainPoll)) {
+      if (!was_idle) RefuseUntilQuiet(std::min(limit, absl::Now() + kLastRefusalsTime));
+      return;
+    }
+    if (EngineHasFailed()) break;
   }
   LogWarning("ending %d calls that still run", calls_.num_open());
+}
+
+// Closing connections cuts off what arrives in that moment, and its client cannot know what became
+// of it: who has not heard of the drain yet is refused, which a balancer takes elsewhere.
+void Daemon::RefuseUntilQuiet(absl::Time limit) {
+  const auto& refused =
+      server_metrics_.requests_rejected[static_cast<size_t>(RejectReason::kDraining)];
+  uint64_t num_refused = refused.load();
+  absl::Time quiet_since = absl::Now();
+  while (num_signals_.load() < 2 && absl::Now() < std::min(limit, quiet_since + kQuietTime)) {
+    absl::SleepFor(kDrainPoll);
+    if (num_refused != refused.load()) quiet_since = absl::Now();
+    num_refused = refused.load();
+  }
 }
 
 void Daemon::Stop() {

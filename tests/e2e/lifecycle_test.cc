@@ -1,5 +1,6 @@
 // Stopping, and what the daemon does when a process dies.
 
+#include <atomic>
 #include <chrono>
 #include <signal.h>
 #include <string>
@@ -188,6 +189,32 @@ TEST_F(Lifecycle, B100SecondSigtermStopsAtOnce) {
     EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   }
   EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
+}
+
+// Calls that came while the drain ended were cut off, as CANCELLED or with their connection.
+TEST_F(Lifecycle, WhoeverComesDuringADrainIsServedOrRefused) {
+  Start({.flags = {"--device=sim", "--sim-base-us=1000"}});
+  constexpr int kNumClients = 8;
+  std::atomic<int> num_served{0};
+  std::vector<grpc::Status> ends(kNumClients);
+  std::vector<std::thread> clients;
+  for (grpc::Status& end : ends) {
+    clients.emplace_back([&, stub = daemon_->NewStub()] {
+      while ((end = Generate(*stub, StreamOf(4)).status).ok()) num_served.fetch_add(1);
+    });
+  }
+  EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(20), [&] { return num_served.load() > 100; }));
+  daemon_->Signal(SIGTERM);
+  for (std::thread& client : clients) client.join();
+  for (const grpc::Status& end : ends) {
+    EXPECT_EQ(end.error_code(), grpc::StatusCode::UNAVAILABLE) << end.error_message();
+    // By the daemon, or by the engine whom a call reached just after.
+    EXPECT_THAT(
+        end.error_message(),
+        ::testing::AnyOf(::testing::HasSubstr("shutting down"), ::testing::HasSubstr("draining")));
+    EXPECT_TRUE(HasRetryInfo(end));
+  }
+  EXPECT_EQ(ExitCode(absl::Seconds(10)), 0) << daemon_->Log();
 }
 
 TEST_F(Lifecycle, SigtermWhenIdle) {
