@@ -27,6 +27,8 @@ make_clean_root() {
   rm -rf "$root"
   mkdir -p "$root"
   tar -C "$root" -xf "$tarball"
+  # Its own folder was a temporary one, which users other than root may not enter.
+  chmod 755 "$root"
   cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
   cp -a /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
   rm -f "$root/etc/apt/apt.conf.d/"*docker*

@@ -1,32 +1,15 @@
 """A daemon for a peer test: started on free ports of 127.0.0.1, ended with SIGTERM."""
 import pathlib
-import socket
 import subprocess
 import time
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from checks import check, free_port
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = ROOT / "deploy/models/fable-7m"
-passed = failed = 0
-
-
-def check(name, condition, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(condition), failed + (not condition)
-    print(f"{'ok' if condition else 'FAILED'}: {name} {'' if condition else detail}", flush=True)
-
-
-def report():
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Daemon:

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2 as pb, vllm_engine_pb2_grpc as rpc
 
 import daemon_process as peers
-from daemon_process import check
+from checks import check, report
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 GATEWAY_CHANNEL = [("grpc.keepalive_time_ms", 10000), ("grpc.keepalive_timeout_ms", 10000),
@@ -239,7 +239,7 @@ def main():
             concurrent(stub)
     if "--no-pings" not in sys.argv:
         pings(binary)
-    return peers.report()
+    return report()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import grpc
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2 as pb, vllm_engine_pb2_grpc as rpc
 
 import daemon_process as peers
-from daemon_process import check
+from checks import check, report
 
 PROMPT = "Once upon a time"
 
@@ -187,7 +187,7 @@ def main():
         check("the gateway follows the KV events of both", text.count("KV event stream connected") == 2
               and "gap detected" not in text)
         tokenizer_over_the_wire(binary, folder)
-    return peers.report()
+    return report()
 
 
 if __name__ == "__main__":

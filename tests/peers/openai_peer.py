@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,23 +18,12 @@ import urllib.request
 
 import openai
 
+from checks import check, free_port, report
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODEL = "fable-7m"
 PROMPT = "Once upon a time"
 KEY = "sk-test"
-passed = failed = 0
-
-
-def check(name, condition, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(condition), failed + (not condition)
-    print(f"{'ok' if condition else 'FAILED'}: {name} {'' if condition else detail}")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Daemon:
@@ -269,8 +257,7 @@ def main():
         cancel(client)
         asyncio.run(many(daemon))
     retries(binary)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return report()
 
 
 if __name__ == "__main__":

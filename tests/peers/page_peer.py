@@ -13,7 +13,8 @@ import time
 
 from playwright.sync_api import expect, sync_playwright
 
-from daemon_process import Daemon, ROOT, check, free_port, report
+from checks import check, free_port, report
+from daemon_process import Daemon, ROOT
 
 KEY = "sk-page"
 SHOTS = ROOT / "build/page"

@@ -14,21 +14,10 @@ import tempfile
 import time
 import urllib.request
 
+from checks import check, free_port, report
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WATCHDOG_SECONDS = 3.0  # long enough for a machine under load
-passed = failed = 0
-
-
-def check(name, condition, detail=""):
-    global passed, failed
-    passed, failed = passed + bool(condition), failed + (not condition)
-    print(f"{'ok' if condition else 'FAILED'}: {name} {'' if condition else detail}", flush=True)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Manager:
@@ -138,8 +127,7 @@ def main():
             check_stop(manager)
         finally:
             manager.process.kill()
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+    return report()
 
 
 if __name__ == "__main__":
