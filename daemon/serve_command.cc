@@ -155,10 +155,10 @@ absl::Status CheckFrontEnd(const MergedConfig& merged) {
     }
   }
   PAGODA_RETURN_IF_ERROR(ParseListenAddress("--grpc-address", front_end.grpc_address()).status());
-  if (!front_end.http_address().empty() && front_end.http_address() != "none") {
+  if (!IsNoAddress(front_end.http_address())) {
     PAGODA_RETURN_IF_ERROR(ParseListenAddress("--http-address", front_end.http_address()).status());
   }
-  if (front_end.metrics_address().empty()) return absl::OkStatus();
+  if (IsNoAddress(front_end.metrics_address())) return absl::OkStatus();
   return ParseListenAddress("--metrics-address", front_end.metrics_address()).status();
 }
 

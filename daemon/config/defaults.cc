@@ -169,7 +169,9 @@ absl::Status CheckConfig(const MergedConfig& merged) {
   const std::string& http_address = front_end.http_address();
   for (const auto& [name, other] : {std::pair("grpc-address", &front_end.grpc_address()),
                                     std::pair("metrics-address", &front_end.metrics_address())}) {
-    if (http_address.empty() || http_address != *other || absl::EndsWith(http_address, ":0"))
+    // Both may be none.
+    if (http_address.empty() || http_address == "none" || http_address != *other ||
+        absl::EndsWith(http_address, ":0"))
       continue;
     return absl::InvalidArgumentError(absl::StrCat("http-address and ",
                                                    name,

@@ -297,7 +297,7 @@ constexpr Setting kSettings[] = {
      .group = kServer,
      .kind = kText,
      .value = "ADDRESS",
-     .help = "HOST:PORT or unix:PATH of the OpenAI-compatible API; empty or none: no HTTP. Without "
+     .help = "HOST:PORT or unix:PATH of the OpenAI-compatible API; none: no HTTP. Without "
              "this flag a taken port is only a warning",
      .default_text = "127.0.0.1:8000"},
     {.name = "http-allowed-origins",
@@ -356,7 +356,7 @@ constexpr Setting kSettings[] = {
      .group = kServer,
      .kind = kText,
      .value = "ADDRESS",
-     .help = "HOST:PORT of /metrics; empty: none",
+     .help = "HOST:PORT of /metrics; none: not served there",
      .default_text = "127.0.0.1:8002"},
     {.name = "drain-timeout",
      .field = "front_end.drain_timeout_ms",

@@ -87,6 +87,8 @@ std::string ListenAddress::ToString() const {
                                       : absl::StrCat(host, ":", port);
 }
 
+bool IsNoAddress(absl::string_view text) { return text.empty() || text == "none"; }
+
 absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view flag, absl::string_view text) {
   ListenAddress address;
   address.flag = std::string(flag);

@@ -22,6 +22,9 @@ struct ListenAddress {
   std::string ToString() const;
 };
 
+// Whether nobody is to listen there: empty, or "none".
+bool IsNoAddress(absl::string_view text);
+
 // INVALID_ARGUMENT naming the flag, the text and what was expected.
 absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view flag, absl::string_view text);
 

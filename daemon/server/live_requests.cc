@@ -1,5 +1,8 @@
 #include "daemon/server/live_requests.h"
 
+#include <algorithm>
+
+#include "absl/time/clock.h"
 #include "daemon/server/rpc_error.h"
 
 namespace pagoda::daemon {
@@ -48,6 +51,20 @@ bool CallCounter::WaitUntilNone(absl::Time deadline) {
 size_t CallCounter::num_open() const {
   MutexLock lock(&mutex_);
   return num_open_;
+}
+
+void WaitUntilStill(const std::atomic<uint64_t>& count,
+                    absl::Duration quiet,
+                    absl::Time limit,
+                    absl::FunctionRef<bool()> ends) {
+  constexpr absl::Duration kPoll = absl::Milliseconds(20);
+  uint64_t last = count.load();
+  absl::Time still_since = absl::Now();
+  while (!ends() && absl::Now() < std::min(limit, still_since + quiet)) {
+    absl::SleepFor(kPoll);
+    if (last != count.load()) still_since = absl::Now();
+    last = count.load();
+  }
 }
 
 }  // namespace pagoda::daemon

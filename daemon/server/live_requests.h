@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
@@ -55,5 +56,11 @@ class CallCounter {
   mutable Mutex mutex_;
   size_t num_open_ ABSL_GUARDED_BY(mutex_) = 0;
 };
+
+// Returns when `count` has stood still for `quiet`, at the limit, or when `ends` says so.
+void WaitUntilStill(const std::atomic<uint64_t>& count,
+                    absl::Duration quiet,
+                    absl::Time limit,
+                    absl::FunctionRef<bool()> ends);
 
 }  // namespace pagoda::daemon

@@ -96,7 +96,6 @@ class Daemon {
 
   int ServeUntilStopped();
   void Drain();
-  void RefuseUntilQuiet(absl::Time limit);
   void Stop();
   void SetState(ServingState state);
   void HandleSignal(int count);
@@ -233,7 +232,7 @@ absl::Status Daemon::Listen() {
                                                              .kv_events = kv_events_.get(),
                                                              .model_dir = config_.model().path()});
 
-  if (!front_end.metrics_address().empty()) {
+  if (!IsNoAddress(front_end.metrics_address())) {
     PAGODA_ASSIGN_OR_RETURN(ListenAddress address,
                             ParseListenAddress("--metrics-address", front_end.metrics_address()));
     PAGODA_ASSIGN_OR_RETURN(metrics_endpoint_,
@@ -261,8 +260,7 @@ absl::Status Daemon::Listen() {
 
 absl::Status Daemon::ListenHttp() {
   const internal::v1::FrontEndConfig& front_end = config_.front_end();
-  if (front_end.http_address().empty() || front_end.http_address() == "none")
-    return absl::OkStatus();
+  if (IsNoAddress(front_end.http_address())) return absl::OkStatus();
   PAGODA_ASSIGN_OR_RETURN(ListenAddress address,
                           ParseListenAddress("--http-address", front_end.http_address()));
   HttpRoutes::Options routes = {.services = &services_,
@@ -449,26 +447,18 @@ void Daemon::Drain() {
   const bool was_idle = calls_.num_open() == 0;
   while (num_signals_.load() < 2 && absl::Now() < limit) {
     if (calls_.WaitUntilNone(absl::Now() + kDrainPoll)) {
-      if (!was_idle) RefuseUntilQuiet(std::min(limit, absl::Now() + kLastRefusalsTime));
-      return;
+      if (was_idle) return;
+      // Closing connections cuts off what arrives in that moment, and its client cannot know what
+      // became of it: who has not heard of the drain is refused, which a balancer takes elsewhere.
+      return WaitUntilStill(
+          server_metrics_.requests_rejected[static_cast<size_t>(RejectReason::kDraining)],
+          kQuietTime,
+          std::min(limit, absl::Now() + kLastRefusalsTime),
+          [this] { return num_signals_.load() >= 2; });
     }
     if (EngineHasFailed()) break;
   }
   LogWarning("ending %d calls that still run", calls_.num_open());
-}
-
-// Closing connections cuts off what arrives in that moment, and its client cannot know what became
-// of it: who has not heard of the drain yet is refused, which a balancer takes elsewhere.
-void Daemon::RefuseUntilQuiet(absl::Time limit) {
-  const auto& refused =
-      server_metrics_.requests_rejected[static_cast<size_t>(RejectReason::kDraining)];
-  uint64_t num_refused = refused.load();
-  absl::Time quiet_since = absl::Now();
-  while (num_signals_.load() < 2 && absl::Now() < std::min(limit, quiet_since + kQuietTime)) {
-    absl::SleepFor(kDrainPoll);
-    if (num_refused != refused.load()) quiet_since = absl::Now();
-    num_refused = refused.load();
-  }
 }
 
 void Daemon::Stop() {

@@ -93,6 +93,16 @@ TEST(CommandLineTest, CheckConfigStartsNothing) {
   EXPECT_EQ(result.err, "");
 }
 
+// Were "two equal addresses".
+TEST(CommandLineTest, NeitherHttpNorMetrics) {
+  const CommandResult result = RunPagoda({"serve",
+                                          DefaultModelDir(),
+                                          "--check-config",
+                                          "--http-address=none",
+                                          "--metrics-address=none"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+}
+
 TEST(CommandLineTest, PrintConfigShowsOrigins) {
   setenv("PAGODA_MAX_NUM_SEQS", "5", 1);
   const CommandResult result = RunPagoda({"serve",

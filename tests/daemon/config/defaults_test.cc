@@ -149,6 +149,10 @@ TEST(CheckConfigTest, EachWorkerHasAGpu) {
 TEST(CheckConfigTest, RefusesWhatCannotGoTogether) {
   const MachineFacts machine{.num_cores = 2, .available_memory_bytes = kGiB};
   EXPECT_TRUE(CheckConfig(Resolve({}, machine)).ok());
+  EXPECT_TRUE(CheckConfig(Resolve({{"http-address", {"none", "--http-address"}},
+                                   {"metrics-address", {"none", "--metrics-address"}}},
+                                  machine))
+                  .ok());
   EXPECT_THAT(
       std::string(
           CheckConfig(Resolve({{"served-model-name", {"a,b,a", "--served-model-name"}}}, machine))
