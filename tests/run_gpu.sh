@@ -230,6 +230,8 @@ conformance() {
 # e2e FILTER: end-to-end tests with their daemons on the GPU.
 e2e() {
   [ -x "$bin/device_e2e_test" ] || { echo "device_e2e_test is not in the archive"; return 77; }
+  # A filter that names nothing passes.
+  "$bin/device_e2e_test" --gtest_list_tests --gtest_filter="$1" | grep -q '^  ' || { echo "error: no test is called $1"; return 1; }
   TMPDIR=$scratch XDG_CACHE_HOME=$scratch PAGODA_DEVICE=$device PAGODA_BINARY=$bin/pagoda PAGODA_SOURCE_DIR=$root "$bin/device_e2e_test" --gtest_brief=1 --gtest_filter="$1"
 }
 

@@ -47,7 +47,7 @@ struct Bomb {
   std::string text;
 };
 
-// As BombTest's of tests/engine/guided/constraint_test.cc: refused, all of them.
+// As BombTest's of tests/engine/guided/bomb_test.cc: refused, all of them.
 std::vector<Bomb> Bombs() {
   std::string choices, references, rules, wide;
   for (int i = 0; i < 40; ++i) {
