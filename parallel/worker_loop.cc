@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/device_fault.h"
 #include "kernels/base/status_macros.h"
@@ -60,6 +62,9 @@ class WorkerLoop {
   absl::Status HandleStep(const StepPlan& plan);
   absl::StatusOr<bool> AnswerStep();
   absl::Status CheckState(bool ok, absl::string_view request, absl::string_view expected) const;
+  // Rank 0's answers set the pace of plans: another rank may still be at the end of a step that is
+  // answered. It leaves the next plan in the channel until it is through.
+  bool HasRoom() const { return num_steps_in_flight_ < max_steps_in_flight_; }
   absl::Status WaitForNews(int64_t last_news_ns);
   absl::Status WaitForRequest(int64_t quiet_ns);
 
@@ -72,6 +77,7 @@ class WorkerLoop {
   // DoIdleWork has not said that none is left since the last step.
   bool may_have_idle_work_ = false;
   int num_steps_in_flight_ = 0;
+  int max_steps_in_flight_ = 1;
   uint64_t last_step_id_ = 0;
   SpinGovernor spin_governor_;
   WorkerRequest request_;
@@ -85,7 +91,8 @@ absl::Status WorkerLoop::Run() {
     // Submit.
     PAGODA_ASSIGN_OR_RETURN(bool news, AnswerStep());
     PAGODA_RETURN_IF_ERROR(FromChannel(channel_.Flush()));
-    const absl::StatusOr<bool> request_came = channel_.Receive(&request_);
+    absl::StatusOr<bool> request_came = false;
+    if (HasRoom()) request_came = channel_.Receive(&request_);
     PAGODA_RETURN_IF_ERROR(FromChannel(request_came.status()));
     if (*request_came) {
       PAGODA_RETURN_IF_ERROR(HandleRequest());
@@ -103,8 +110,13 @@ absl::Status WorkerLoop::Run() {
 absl::Status WorkerLoop::WaitForNews(int64_t last_news_ns) {
   const int64_t quiet_ns = clock_.NowNs() - last_news_ns;
   if (num_steps_in_flight_ == 0) return WaitForRequest(quiet_ns);
-  if (quiet_ns >= SpinGovernor::kSpinNs) {
-    channel_.Wait(std::clamp(quiet_ns / kStepPollShare, kMinStepPollNs, kMaxStepPollNs));
+  if (quiet_ns < SpinGovernor::kSpinNs) return absl::OkStatus();
+  const int64_t wait_ns = std::clamp(quiet_ns / kStepPollShare, kMinStepPollNs, kMaxStepPollNs);
+  if (HasRoom()) {
+    channel_.Wait(wait_ns);
+  } else {
+    // What waits in the channel would end a Wait at once.
+    absl::SleepFor(absl::Nanoseconds(wait_ns));
   }
   return absl::OkStatus();
 }
@@ -155,6 +167,8 @@ absl::Status WorkerLoop::CheckState(bool ok,
 
 absl::Status WorkerLoop::HandleOpen(const OpenWorker& open) {
   PAGODA_RETURN_IF_ERROR(CheckState(executor_ == nullptr, "OpenWorker", "a fresh worker"));
+  max_steps_in_flight_ =
+      std::max(static_cast<int>(open.config().engine().max_steps_in_flight()), 1);
   PAGODA_ASSIGN_OR_RETURN(executor_, make_executor_(open));
   PAGODA_ASSIGN_OR_RETURN(*response_.mutable_hello(), executor_->Open(open));
   return FromChannel(channel_.Send(response_));

@@ -113,11 +113,12 @@ absl::StatusOr<bool> FakeExecutor::TakeResult(StepResult* result) {
   if (results_.empty()) return absl::InternalError("TakeResult without a step in flight");
   // "pairs": a step ends when the next one is there, so that the loop has to read ahead.
   if (Is("pairs") && results_.size() < 2 && results_.front().step_id() % 2 == 1) return false;
-  if (!polled_) {
-    polled_ = true;
+  const int num_polls = Is("late") ? 100 : 1;
+  if (num_polls_ < num_polls) {
+    ++num_polls_;
     return false;
   }
-  polled_ = false;
+  num_polls_ = 0;
   *result = std::move(results_.front());
   results_.pop_front();
   return true;

@@ -20,7 +20,8 @@ struct FakeBehaviour {
 };
 
 // Answers a step with a fixed function of its plan: slot row_slots[i] gives token row_num_tokens[i]
-// + step_id. Each result is ready at the second TakeResult, so that the loop has to poll.
+// + step_id. Each result is ready at the second TakeResult, so that the loop has to poll ("late": at the
+// hundred and first).
 class FakeExecutor final : public StepExecutor {
  public:
   explicit FakeExecutor(FakeBehaviour behaviour) : behaviour_(std::move(behaviour)) {}
@@ -43,7 +44,7 @@ class FakeExecutor final : public StepExecutor {
 
   const FakeBehaviour behaviour_;
   std::deque<internal::v1::StepResult> results_;
-  bool polled_ = false;
+  int num_polls_ = 0;
   uint32_t start_ = 0;
   uint32_t rank_ = 0;
   int max_steps_in_flight_ = 0;

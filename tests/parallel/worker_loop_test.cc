@@ -40,6 +40,7 @@ class WorkerLoopTest : public testing::Test {
   void SendOpen() {
     WorkerRequest request;
     request.mutable_open()->mutable_config()->mutable_worker()->set_device("fake");
+    request.mutable_open()->mutable_config()->mutable_engine()->set_max_steps_in_flight(2);
     Send(request);
   }
   void SendLoad() {
@@ -111,6 +112,19 @@ TEST_F(WorkerLoopTest, TakesAPlanWhileAStepIsInFlight) {
     SendStep(step_id + 1);
     EXPECT_EQ(Receive().step_result().step_id(), step_id);
     EXPECT_EQ(Receive().step_result().step_id(), step_id + 1);
+  }
+  EXPECT_EQ(executor_->max_steps_in_flight(), 2);
+  Shutdown();
+}
+
+// Two ranks of one card take turns: rank 0 answered a step, the daemon sent the next but one, and
+// rank 1, still at the end of that step, refused what it had no buffers for.
+TEST_F(WorkerLoopTest, APlanBeyondThoseInFlightWaitsForItsTurn) {
+  StartLoop("late");
+  OpenAndLoad();
+  for (uint64_t step_id = 1; step_id <= 20; ++step_id) SendStep(step_id);
+  for (uint64_t step_id = 1; step_id <= 20; ++step_id) {
+    EXPECT_EQ(Receive().step_result().step_id(), step_id);
   }
   EXPECT_EQ(executor_->max_steps_in_flight(), 2);
   Shutdown();

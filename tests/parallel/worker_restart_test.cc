@@ -30,6 +30,7 @@ class WorkerRestartTest : public testing::Test {
     WorkerPoolOptions options;
     options.config.mutable_worker()->set_device("fake");
     options.config.mutable_engine()->set_step_timeout_ms(3'600'000);
+    options.config.mutable_engine()->set_max_steps_in_flight(2);
     options.worker_command = {PAGODA_TEST_WORKER,
                               absl::StrCat("--behaviour=", behaviour),
                               absl::StrCat("--at-step=", at_step)};
