@@ -83,6 +83,7 @@ run_ranks() {
   part daemon/ranks.refused 60 bash -c 'ranks_refused'
   part daemon/ranks.golden 120 bash -c 'PAGODA_TENSOR_PARALLEL_SIZE=2 PAGODA_DEVICES=0,0 daemon'
   part daemon/ranks.8b 150 bash -c 'ranks_8b'
+  part daemon/kills 100 bash -c 'e2e "DaemonKills.*"'
   part daemon/ranks.recovery 200 bash -c 'e2e "RecoveryOfRanks.*"'
   part daemon/ranks.conformance 400 bash -c 'PAGODA_KV_CACHE_MEMORY=2GiB conformance "Conformance.Ranks*" "$@"' - "${all_models[@]}"
   part daemon/ranks.served 150 bash -c 'served r'
