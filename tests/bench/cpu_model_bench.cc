@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,139 +12,20 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/model_config.h"
-#include "engine/model/model_runner.h"
-#include "kernels/base/clock.h"
 #include "tests/bench/cpu_probe.h"
+#include "tests/bench/model_loop.h"
 
 namespace pagoda::bench {
 namespace {
 
 using engine::ModelConfig;
-using internal::v1::NewSequence;
-using internal::v1::StepPlan;
-using internal::v1::StepResult;
 
-struct Options {
-  std::string model_dir = "tests/data/shapes/smollm2-135m";
-  std::string dtype = "bfloat16";
+struct Options : ModelLoopOptions {
   std::string json_path;
-  int threads = 2;
   int passes = 9;
-  int context = 128;
-  int prompt = 512;
-  int batch = 8;
 };
 
-constexpr uint32_t kBlockSize = 16;
 constexpr int kDecodeStepsPerPass = 4;
-
-void Require(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "cpu_model_bench: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-
-// A model under step plans whose slot i has blocks [i * n, (i + 1) * n).
-class Subject {
- public:
-  Subject(const Options& options, const ModelConfig& model) : options_(options), model_(model) {
-    const uint32_t longest = static_cast<uint32_t>(
-        std::max(options.prompt, options.context + kDecodeStepsPerPass * (options.passes + 1) + 1));
-    blocks_per_slot_ = (longest + kBlockSize - 1) / kBlockSize;
-    internal::v1::OpenWorker open;
-    internal::v1::ServerConfig& config = *open.mutable_config();
-    config.mutable_model()->set_path(options.model_dir);
-    config.mutable_model()->set_dtype(options.dtype);
-    config.mutable_model()->set_load_format(internal::v1::LOAD_FORMAT_DUMMY);
-    config.mutable_model()->set_max_model_len(blocks_per_slot_ * kBlockSize);
-    config.mutable_engine()->set_max_num_seqs(static_cast<uint32_t>(options.batch));
-    config.mutable_engine()->set_max_num_batched_tokens(
-        static_cast<uint32_t>(std::max(options.prompt, options.context * options.batch)));
-    config.mutable_engine()->set_block_size(kBlockSize);
-    config.mutable_worker()->set_device("cpu");
-    config.mutable_worker()->set_cpu_isa("auto");
-    config.mutable_worker()->set_cpu_threads(static_cast<uint32_t>(options.threads));
-    const auto hello = runner_.Open(open);
-    Require(hello.status());
-    device_name_ = hello->device_name();
-    internal::v1::LoadModel load;
-    load.set_num_kv_blocks(blocks_per_slot_ * static_cast<uint32_t>(options.batch));
-    Require(runner_.Load(load, nullptr).status());
-  }
-
-  const std::string& device_name() const { return device_name_; }
-
-  // Forgets everything and prefills `batch` sequences of `context` tokens.
-  void StartDecode(int batch) {
-    Restart();
-    for (int i = 0; i < batch; ++i) AddSequence(i, options_.context);
-    RunStep();
-    batch_ = batch;
-  }
-  // Seconds of one decode step.
-  double DecodeStep() {
-    for (int i = 0; i < batch_; ++i) AddRow(i, 1);
-    return RunStep();
-  }
-  // Seconds of one prompt, its first token included.
-  double Prefill() {
-    Restart();
-    AddSequence(0, options_.prompt);
-    return RunStep();
-  }
-
- private:
-  void Restart() {
-    Require(runner_.Reset());
-    step_id_ = 0;
-    plan_.Clear();
-  }
-  void AddRow(int slot, int num_tokens) {
-    plan_.add_row_slots(static_cast<uint32_t>(slot));
-    plan_.add_row_num_tokens(static_cast<uint32_t>(num_tokens));
-    plan_.add_row_samples(1);
-  }
-  void AddSequence(int slot, int num_tokens) {
-    NewSequence& sequence = *plan_.add_new_sequences();
-    sequence.set_slot(static_cast<uint32_t>(slot));
-    for (int i = 0; i < num_tokens; ++i) {
-      sequence.add_token_ids(static_cast<uint32_t>((slot * 31 + i * 17) % model_.vocab_size));
-    }
-    sequence.set_num_prompt_tokens(static_cast<uint32_t>(num_tokens));
-    internal::v1::BlockTable& table = *sequence.add_block_tables();
-    for (uint32_t i = 0; i < blocks_per_slot_; ++i) {
-      table.add_block_ids(static_cast<uint32_t>(slot) * blocks_per_slot_ + i);
-    }
-    sequence.mutable_sampling()->set_top_p(1.0f);
-    sequence.mutable_sampling()->set_typical_p(1.0f);
-    sequence.mutable_sampling()->set_repetition_penalty(1.0f);
-    AddRow(slot, num_tokens);
-  }
-  double RunStep() {
-    plan_.set_step_id(++step_id_);
-    const int64_t start_ns = Clock::Monotonic().NowNs();
-    Require(runner_.Submit(plan_));
-    StepResult result;
-    bool taken = false;
-    while (!taken) {
-      const absl::StatusOr<bool> answer = runner_.TakeResult(&result);
-      Require(answer.status());
-      taken = *answer;
-    }
-    const int64_t end_ns = Clock::Monotonic().NowNs();
-    plan_.Clear();
-    return static_cast<double>(end_ns - start_ns) * 1e-9;
-  }
-
-  const Options options_;
-  const ModelConfig model_;
-  engine::ModelRunner runner_;
-  std::string device_name_;
-  uint32_t blocks_per_slot_ = 0;
-  int batch_ = 0;
-  uint64_t step_id_ = 0;
-  StepPlan plan_;
-};
 
 // Bytes that a decode step reads: every matrix once (of an untied embedding only the rows of its
 // tokens, which do not count) and the keys and values of the context.
@@ -177,7 +57,7 @@ struct Best {
   double prefill_s = std::numeric_limits<double>::infinity();
 };
 
-Best Measure(const Options& options, Subject& subject) {
+Best Measure(const Options& options, ModelLoop& subject) {
   const bool is_bf16 = options.dtype == "bfloat16" && HasInstruction(Instruction::kBf16Dot);
   const Instruction instruction = is_bf16 ? Instruction::kBf16Dot : Instruction::kFloat32Fma;
   ReadProbe probe(options.threads, size_t{2} << 30);
@@ -266,7 +146,8 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const absl::StatusOr<ModelConfig> model = engine::LoadModelConfig(options.model_dir);
   Require(model.status());
-  Subject subject(options, *model);
+  options.max_decode_steps = kDecodeStepsPerPass;
+  ModelLoop subject(options, *model);
   const Best best = Measure(options, subject);
   const nlohmann::json report = Report(options, *model, subject.device_name(), best);
   if (!options.json_path.empty()) std::ofstream(options.json_path) << report.dump(2) << "\n";
