@@ -16,6 +16,7 @@ enum ExitCode : int {
   kExitOldDriver = 9,   // the NVIDIA driver is too old
   kExitOldDevice = 10,  // the GPU is of a kind that has no kernels
   kExitNoMemory = 11,   // the model and its caches do not fit in the device's memory
+  kExitHostMemory = 12,  // an allocation of the daemon failed
 };
 
 }  // namespace pagoda::daemon

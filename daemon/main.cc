@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <exception>
 #include <string_view>
+#include <system_error>
 
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
@@ -65,6 +66,10 @@ int Run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return pagoda::daemon::Run(argc, argv);
+  } catch (const std::system_error& e) {
+    // A thread that could not be started, above all.
+    std::fprintf(stderr, "pagoda: the system gave no thread or other resource: %s\n", e.what());
+    return pagoda::daemon::kExitFailure;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "pagoda: internal error: %s\n", e.what());
     return pagoda::daemon::kExitFailure;

@@ -2,7 +2,9 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 #include <unistd.h>
 #include <vector>
 
@@ -35,7 +37,7 @@ constexpr char kFooter[] =
     "before the environment, the environment before the file, the file before the default.\n"
     "Exit codes: 2 bad flag or configuration, 3 bad model, 4 no device, 5 worker or device lost,\n"
     "6 address in use, 7 no pagoda_cuda.so, 8 no NVIDIA driver, 9 driver too old, 10 GPU too old,\n"
-    "11 too little memory.";
+    "11 too little memory for the model, 12 the daemon is out of memory.";
 
 // What the command line said.
 struct ServeArguments {
@@ -177,7 +179,17 @@ int CheckWithoutStarting(MergedConfig merged) {
   return kExitOk;
 }
 
+// gRPC and protobuf do not survive a failed allocation: better a named end, after which a supervisor
+// starts anew. Nothing here allocates.
+void ExitOutOfMemory() {
+  constexpr std::string_view kText = "pagoda: error: out of memory: an allocation failed\n";
+  const ssize_t ignored = write(STDERR_FILENO, kText.data(), kText.size());
+  static_cast<void>(ignored);
+  _exit(kExitHostMemory);
+}
+
 int RunServeCommand(const CLI::App& command, const ServeArguments& arguments) {
+  std::set_new_handler(&ExitOutOfMemory);
   absl::StatusOr<MergedConfig> merged = Configure(command, arguments);
   if (merged.ok()) {
     if (const absl::Status status = CheckFrontEnd(*merged); !status.ok()) merged = status;
