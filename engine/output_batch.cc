@@ -75,12 +75,15 @@ void OutputBatch::Finish(Sequence* sequence, End end, int64_t now_ns) {
                        deltas_.back().index == sequence->index;
   OutputDelta& delta = is_open ? deltas_.back() : Open(sequence, now_ns);
   const int64_t arrival_ns = live->request.arrival_ns;
+  // A search that is cut short shows none of its beams.
+  const bool is_shown = !sequence->is_beam || end.status.ok();
+  const auto num_tokens = is_shown ? static_cast<int32_t>(sequence->output.size()) : 0;
   if (live->num_ended == 0 || !end.status.ok()) live->outcome = end.match.reason;
   delta.finished = SequenceFinished{
       .reason = end.match.reason,
       .matched_stop = std::move(end.match.matched_stop),
       .status = std::move(end.status),
-      .num_completion_tokens = static_cast<int32_t>(sequence->output.size()),
+      .num_completion_tokens = num_tokens,
       .first_token_ns = sequence->first_token_ns == 0 ? 0 : sequence->first_token_ns - arrival_ns,
       .total_ns = now_ns - arrival_ns};
   ++live->num_ended;

@@ -220,6 +220,20 @@ TEST(BeamsTest, CancelledAndDrainedLikeOthers) {
   EXPECT_EQ(h.metrics.kv_blocks_used.value(), 0);
 }
 
+// The simulation found it: tokens of beams that nobody got were counted as the client's.
+TEST(BeamsTest, ASearchThatIsCutShortCountsNoTokens) {
+  EngineHarness h(Options());
+  const Request request = NewBeams(h, {.width = 3}, {1, 2, 3}, 200);
+  ASSERT_TRUE(h.Submit(request).ok());
+  ASSERT_TRUE(h.RunToEnd([&](int num_waits) {
+                 if (num_waits == 9) h.engine->Cancel(request.key);
+               }).ok());
+  for (const auto& [index, sequence] : h.sink.requests[request.key.value()].sequences) {
+    EXPECT_TRUE(sequence.tokens.empty());
+    EXPECT_EQ(sequence.finished->num_completion_tokens, 0);
+  }
+}
+
 TEST(BeamsTest, PromptOnlyAndPoolLimits) {
   EngineHarness::Options options = Options();
   options.num_kv_blocks = 5;
