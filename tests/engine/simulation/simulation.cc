@@ -329,6 +329,7 @@ void Simulation::Arrive() {
   const bool is_known = absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status) ||
                         (absl::IsUnavailable(status) && is_draining_) ||
                         (absl::IsInternal(status) && condemned_.count(request.prompt) > 0);
+  if (absl::IsResourceExhausted(status) && clients_.empty()) Violate("an empty queue is full");
   if (!is_known) Violate(absl::StrCat("refused: ", status.ToString()));
 }
 

@@ -23,7 +23,7 @@ SimulationReport RunSeed(uint64_t seed) {
   return simulation.Run();
 }
 
-TEST_F(SimulationTest, NothingIsLostInSimulatedDays) {
+TEST_F(SimulationTest, NothingIsLostInSimulatedHours) {
   const char* const only = std::getenv("PAGODA_SIMULATION_SEED");
   const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
   const uint64_t last = only != nullptr ? first : 80;
