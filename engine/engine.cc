@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,24 +21,12 @@
 #include "engine/step_applier.h"
 #include "engine/step_builder.h"
 #include "engine/step_metrics.h"
+#include "engine/task_queue.h"
 #include "kernels/base/check.h"
 #include "kernels/base/log.h"
 
 namespace pagoda::engine {
 namespace {
-
-// Bytes of a random key of the prefix hash.
-constexpr size_t kRandomKeyWords = 8;
-
-std::string RandomKey() {
-  std::random_device random;
-  std::string key;
-  for (size_t i = 0; i < kRandomKeyWords; ++i) {
-    const uint32_t word = random();
-    key.append(reinterpret_cast<const char*>(&word), sizeof(word));
-  }
-  return key;
-}
 
 SchedulerOptions SchedulerOptionsOf(const internal::v1::EngineConfig& config) {
   return {.max_num_seqs = static_cast<int32_t>(config.max_num_seqs()),
@@ -76,14 +63,20 @@ class Engine::Impl {
   void Drain() { intake_.Close(DrainingError()); }
   void Stop(absl::Status why);
   void WatchBlocks(uint64_t watch);
+  bool FlushPrefixCache(std::function<void(uint64_t)> done);
+  bool DumpState(std::function<void(EngineState)> done);
   int32_t num_live_requests() const { return num_live_.load(std::memory_order_relaxed); }
 
  private:
   absl::Status CheckFits(const Request& request) const;
   absl::Status CheckTrusted(const Request& request) const;
+  // Has the engine thread run `task` at the begin of a round; false when there is none to come.
+  bool Post(std::function<void()> task);
 
   // ---- Engine thread
   bool StopIsAsked(absl::Status* why) const;
+  uint64_t ForgetPrefixes();
+  EngineState DescribeState() const;
   void TakeIntake();
   void Accept(std::unique_ptr<LiveRequest> live);
   void SweepDeadlines(int64_t now_ns);
@@ -115,6 +108,7 @@ class Engine::Impl {
   std::atomic<uint64_t> wanted_watch_{0};
   mutable Mutex stop_mutex_;
   absl::optional<absl::Status> stop_ ABSL_GUARDED_BY(stop_mutex_);
+  TaskQueue tasks_;
 
   // ---- Engine thread only
   BlockPool pool_;
@@ -140,7 +134,7 @@ class Engine::Impl {
 Engine::Impl::Impl(EngineOptions options)
     : options_(std::move(options)),
       max_steps_in_flight_(std::max<uint32_t>(options_.config.max_steps_in_flight(), 1)),
-      hasher_(options_.config.prefix_hash_key().empty() ? RandomKey()
+      hasher_(options_.config.prefix_hash_key().empty() ? BlockHasher::RandomKey()
                                                         : options_.config.prefix_hash_key()),
       quarantine_(&hasher_),
       vocabulary_(options_.tokenizer, options_.vocab_size),
@@ -198,7 +192,11 @@ absl::Status Engine::Impl::Submit(Request request) {
   if (absl::Status status = CheckTrusted(request); !status.ok()) return status;
   // Here rather than on the engine thread, which then finds it made.
   if (request.sampling.constraint != nullptr) vocabulary_.bytes();
-  if (absl::Status status = intake_.Reserve(Intake::LoadOf(request)); !status.ok()) return status;
+  if (absl::Status status = intake_.Reserve(Intake::LoadOf(request),
+                                            Intake::ArrivalOf(request, options_.clock->NowNs()));
+      !status.ok()) {
+    return status;
+  }
   auto live =
       std::make_unique<LiveRequest>(std::move(request), options_.max_model_len, options_.tokenizer);
   if (options_.config.prefix_caching()) {
@@ -224,11 +222,47 @@ void Engine::Impl::WatchBlocks(uint64_t watch) {
   intake_.Wake();
 }
 
+bool Engine::Impl::Post(std::function<void()> task) {
+  const bool is_taken = tasks_.Post(std::move(task));
+  intake_.Wake();
+  return is_taken;
+}
+
+bool Engine::Impl::FlushPrefixCache(std::function<void(uint64_t)> done) {
+  return Post([this, done = std::move(done)] { done(ForgetPrefixes()); });
+}
+
+bool Engine::Impl::DumpState(std::function<void(EngineState)> done) {
+  return Post([this, done = std::move(done)] { done(DescribeState()); });
+}
+
 // ---- Engine thread
+
+uint64_t Engine::Impl::ForgetPrefixes() {
+  const uint64_t num_blocks = blocks_.ForgetContents();
+  // What they publish from now on would continue what is forgotten.
+  for (Sequence* sequence : scheduler_.running()) blocks_.Poison(sequence);
+  for (size_t n = num_in_flight_; n > 0; --n) {
+    for (const ScheduledRow& row : steps_[(next_step_id_ - n) % steps_.size()].rows)
+      blocks_.Poison(row.sequence);
+  }
+  return num_blocks;
+}
+
+EngineState Engine::Impl::DescribeState() const {
+  EngineState state = {.num_steps_in_flight = num_in_flight_,
+                       .num_blocks = pool_.num_total(),
+                       .num_used_blocks = pool_.num_used(),
+                       .num_cached_blocks = pool_.num_cached(),
+                       .num_free_blocks = pool_.num_free()};
+  scheduler_.Describe(options_.clock->NowNs(), &state);
+  return state;
+}
 
 absl::Status Engine::Impl::Run() {
   absl::Status why;
   while (!StopIsAsked(&why)) {
+    tasks_.RunAll();
     TakeIntake();
     SweepDeadlines(options_.clock->NowNs());
     absl::StatusOr<bool> applied = ApplyNextResult();
@@ -375,7 +409,7 @@ void Engine::Impl::NoteAdmissions(const ScheduledStep& step, int64_t now_ns) {
     LiveRequest* const live = admission.sequence->request;
     if (live->scheduled_ns != 0) continue;
     live->scheduled_ns = now_ns;
-    intake_.Leave(Intake::LoadOf(live->request));
+    intake_.Leave(Intake::LoadOf(live->request), Intake::ArrivalOf(live->request, now_ns));
   }
 }
 
@@ -389,7 +423,10 @@ void Engine::Impl::FailOldest() {
 void Engine::Impl::ForgetCompleted() {
   if (outputs_.completed().empty()) return;
   for (LiveRequest* live : outputs_.completed()) {
-    if (live->scheduled_ns == 0) intake_.Leave(Intake::LoadOf(live->request));
+    if (live->scheduled_ns == 0) {
+      intake_.Leave(Intake::LoadOf(live->request),
+                    Intake::ArrivalOf(live->request, options_.clock->NowNs()));
+    }
     requests_.Complete(live);
     num_live_.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -425,6 +462,7 @@ void Engine::Impl::DeliverBlocks() {
 }
 
 void Engine::Impl::EndAll(const absl::Status& status) {
+  tasks_.Close();
   TakeIntake();
   const int64_t now_ns = options_.clock->NowNs();
   for (LiveRequest* live : requests_.All()) {
@@ -445,6 +483,12 @@ void Engine::Cancel(RequestKey key) { impl_->Cancel(key); }
 absl::Status Engine::Run() { return impl_->Run(); }
 void Engine::Drain() { impl_->Drain(); }
 void Engine::WatchBlocks(uint64_t watch) { impl_->WatchBlocks(watch); }
+bool Engine::FlushPrefixCache(std::function<void(uint64_t)> done) {
+  return impl_->FlushPrefixCache(std::move(done));
+}
+bool Engine::DumpState(std::function<void(EngineState)> done) {
+  return impl_->DumpState(std::move(done));
+}
 void Engine::Stop(absl::Status why) { impl_->Stop(std::move(why)); }
 int32_t Engine::num_live_requests() const { return impl_->num_live_requests(); }
 

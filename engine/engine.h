@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
+#include "engine/engine_state.h"
 #include "engine/ids.h"
 #include "engine/kv/block_events.h"
 #include "engine/metrics.h"
@@ -31,8 +33,7 @@ struct EngineOptions {
   const Clock* clock = &Clock::Monotonic();
 };
 
-// Schedules, plans, applies. Submit, Cancel, WatchBlocks, Drain and Stop are thread-safe; Run is
-// the engine thread.
+// Schedules, plans, applies. Everything but Run, which is the engine thread, is thread-safe.
 class Engine {
  public:
   explicit Engine(EngineOptions options);
@@ -51,6 +52,13 @@ class Engine {
   // given. 0: nothing is told, which costs nothing. Telling everything takes the engine thread as
   // long as copying the cached tokens.
   void WatchBlocks(uint64_t watch);
+
+  // No content of a block can be found any more; sequences keep the blocks that they have. The
+  // engine thread calls `done` with the number of contents that were forgotten. False: Run has
+  // ended, and nobody is called.
+  bool FlushPrefixCache(std::function<void(uint64_t num_blocks)> done);
+  // The same with what the engine looks like between two rounds.
+  bool DumpState(std::function<void(EngineState state)> done);
 
   // Runs steps until Stop. Lost workers are replaced and requests go on; when workers are lost more
   // often than the configuration allows, every request ends with UNAVAILABLE and Run returns why.

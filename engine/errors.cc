@@ -1,9 +1,21 @@
 #include "engine/errors.h"
 
+#include <algorithm>
+
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace pagoda::engine {
+namespace {
+
+// A client that comes again at once adds to the load; one that waits longer than this has given up.
+constexpr int64_t kMinRetryAfterNs = 1'000'000'000;
+constexpr int64_t kMaxRetryAfterNs = 60'000'000'000;
+
+double SecondsOf(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+}  // namespace
 
 absl::Status PromptExceedsContextError(int64_t num_prompt_tokens, int64_t max_model_len) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -45,6 +57,32 @@ absl::Status QueueFullOfTokensError(int64_t num_waiting, int64_t num_more, int64
                                                    num_more,
                                                    " more exceed the limit of ",
                                                    limit));
+}
+
+absl::Status TenantQueueFullOfRequestsError(int64_t num_waiting, int64_t limit) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "queue: ", num_waiting, " sequences of this tenant wait already; its limit is ", limit));
+}
+
+absl::Status TenantQueueFullOfTokensError(int64_t num_waiting, int64_t num_more, int64_t limit) {
+  return absl::ResourceExhaustedError(absl::StrCat("queue: ",
+                                                   num_waiting,
+                                                   " prompt tokens of this tenant wait already, ",
+                                                   num_more,
+                                                   " more exceed its limit of ",
+                                                   limit));
+}
+
+absl::Status QueueTooSlowError(int64_t wait_ns, int64_t left_ns) {
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("queue: requests wait about %.1f s now; the deadline is in %.1f s",
+                      SecondsOf(wait_ns),
+                      SecondsOf(left_ns)));
+}
+
+void SetRetryAfter(int64_t wait_ns, absl::Status* status) {
+  const int64_t bounded = std::clamp(wait_ns, kMinRetryAfterNs, kMaxRetryAfterNs);
+  status->SetPayload(kRetryAfterPayload, absl::Cord(absl::StrCat(bounded)));
 }
 
 absl::Status DrainingError() {

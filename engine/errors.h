@@ -23,6 +23,17 @@ absl::Status QuarantinedError();
 absl::Status QueueFullOfRequestsError(int64_t num_waiting, int64_t limit);
 absl::Status QueueFullOfTokensError(int64_t num_waiting, int64_t num_more, int64_t limit);
 
+// ... or as much of it as the tenant may take is.
+absl::Status TenantQueueFullOfRequestsError(int64_t num_waiting, int64_t limit);
+absl::Status TenantQueueFullOfTokensError(int64_t num_waiting, int64_t num_more, int64_t limit);
+// ... or so slow that the request would not run before its deadline.
+absl::Status QueueTooSlowError(int64_t wait_ns, int64_t left_ns);
+
+// Name of the payload that says after how many nanoseconds to try again, as a decimal number.
+inline constexpr char kRetryAfterPayload[] = "pagoda.dev/retry-after-ns";
+// Bounded to what is worth telling a client.
+void SetRetryAfter(int64_t wait_ns, absl::Status* status);
+
 // UNAVAILABLE: try another replica, or later.
 absl::Status DrainingError();
 absl::Status StoppedError(const absl::Status& why);

@@ -1,6 +1,7 @@
 #include "engine/intake.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <utility>
@@ -9,6 +10,17 @@
 #include "kernels/base/check.h"
 
 namespace pagoda::engine {
+namespace {
+
+// A wait is an estimate: only a deadline that even a queue of twice the speed would miss is
+// hopeless.
+constexpr int64_t kHopelessFactor = 2;
+
+int64_t PartOf(int64_t limit, double share) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(limit) * share));
+}
+
+}  // namespace
 
 Intake::Intake(const IntakeLimits& limits)
     : limits_(limits), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -23,30 +35,85 @@ Intake::Load Intake::LoadOf(const Request& request) {
           .num_tokens = num_sequences * static_cast<int64_t>(request.prompt.size())};
 }
 
-absl::Status Intake::Reserve(const Load& load) {
-  MutexLock lock(&mutex_);
-  if (!closed_.ok()) return closed_;
-  if (waiting_.num_sequences > 0) {
-    if (waiting_.num_sequences + load.num_sequences > limits_.max_waiting_requests) {
-      return QueueFullOfRequestsError(waiting_.num_sequences, limits_.max_waiting_requests);
-    }
-    if (waiting_.num_tokens + load.num_tokens > limits_.max_waiting_tokens) {
-      return QueueFullOfTokensError(
-          waiting_.num_tokens, load.num_tokens, limits_.max_waiting_tokens);
-    }
+Intake::Arrival Intake::ArrivalOf(const Request& request, int64_t now_ns) {
+  return {.tenant = &request.tenant, .now_ns = now_ns, .deadline_ns = request.deadline_ns};
+}
+
+absl::Status Intake::CheckRoom(const Load& load, const Load& of_tenant, double share) const {
+  if (waiting_.num_sequences == 0) return absl::OkStatus();
+  if (waiting_.num_sequences + load.num_sequences > limits_.max_waiting_requests) {
+    return QueueFullOfRequestsError(waiting_.num_sequences, limits_.max_waiting_requests);
   }
-  waiting_.num_sequences += load.num_sequences;
-  waiting_.num_tokens += load.num_tokens;
+  if (waiting_.num_tokens + load.num_tokens > limits_.max_waiting_tokens) {
+    return QueueFullOfTokensError(waiting_.num_tokens, load.num_tokens, limits_.max_waiting_tokens);
+  }
+  if (of_tenant.num_sequences == 0) return absl::OkStatus();
+  const int64_t max_requests = PartOf(limits_.max_waiting_requests, share);
+  if (of_tenant.num_sequences + load.num_sequences > max_requests) {
+    return TenantQueueFullOfRequestsError(of_tenant.num_sequences, max_requests);
+  }
+  const int64_t max_tokens = PartOf(limits_.max_waiting_tokens, share);
+  if (of_tenant.num_tokens + load.num_tokens > max_tokens) {
+    return TenantQueueFullOfTokensError(of_tenant.num_tokens, load.num_tokens, max_tokens);
+  }
   return absl::OkStatus();
 }
 
+std::optional<int64_t> Intake::EstimateWaitNs(const Load& of_tenant, double share) const {
+  // Its own go at its share of the rate or faster; and all that wait go before it at worst.
+  const double num_ahead = std::min(static_cast<double>(of_tenant.num_sequences) / share,
+                                    static_cast<double>(waiting_.num_sequences));
+  return rate_.TimeOf(num_ahead);
+}
+
+absl::Status Intake::CheckDeadline(const Load& of_tenant,
+                                   double share,
+                                   const Arrival& arrival) const {
+  if (!arrival.deadline_ns.has_value() || waiting_.num_sequences == 0) return absl::OkStatus();
+  const std::optional<int64_t> wait_ns = EstimateWaitNs(of_tenant, share);
+  const int64_t left_ns = *arrival.deadline_ns - arrival.now_ns;
+  if (!wait_ns.has_value() || *wait_ns / kHopelessFactor <= left_ns) return absl::OkStatus();
+  return QueueTooSlowError(*wait_ns, left_ns);
+}
+
+absl::Status Intake::Reserve(const Load& load, const Arrival& arrival) {
+  const Tenant nobody;
+  const Tenant& tenant = arrival.tenant == nullptr ? nobody : *arrival.tenant;
+  MutexLock lock(&mutex_);
+  if (!closed_.ok()) return closed_;
+  const auto found = waiting_by_tenant_.find(tenant.name);
+  const Load of_tenant = found == waiting_by_tenant_.end() ? Load() : found->second;
+  absl::Status status = CheckRoom(load, of_tenant, tenant.queue_share);
+  if (status.ok()) status = CheckDeadline(of_tenant, tenant.queue_share, arrival);
+  if (!status.ok()) {
+    const std::optional<int64_t> wait_ns = EstimateWaitNs(of_tenant, tenant.queue_share);
+    if (wait_ns.has_value()) SetRetryAfter(*wait_ns, &status);
+    return status;
+  }
+  if (waiting_.num_sequences == 0) rate_.Begin(arrival.now_ns);
+  waiting_.num_sequences += load.num_sequences;
+  waiting_.num_tokens += load.num_tokens;
+  Load& its = waiting_by_tenant_[tenant.name];
+  its.num_sequences += load.num_sequences;
+  its.num_tokens += load.num_tokens;
+  return absl::OkStatus();
+}
+
+void Intake::GiveBack(const Load& load, const Tenant& tenant) {
+  waiting_.num_sequences -= load.num_sequences;
+  waiting_.num_tokens -= load.num_tokens;
+  const auto its = waiting_by_tenant_.find(tenant.name);
+  its->second.num_sequences -= load.num_sequences;
+  its->second.num_tokens -= load.num_tokens;
+  if (its->second.num_sequences == 0) waiting_by_tenant_.erase(its);
+  if (waiting_.num_sequences == 0) rate_.End();
+}
+
 absl::Status Intake::Push(std::unique_ptr<LiveRequest> live) {
-  const Load load = LoadOf(live->request);
   {
     MutexLock lock(&mutex_);
     if (!closed_.ok()) {
-      waiting_.num_sequences -= load.num_sequences;
-      waiting_.num_tokens -= load.num_tokens;
+      GiveBack(LoadOf(live->request), live->request.tenant);
       return closed_;
     }
     batch_.requests.push_back(std::move(live));
@@ -87,10 +154,11 @@ void Intake::Take(Batch* batch) {
   std::swap(batch_, *batch);
 }
 
-void Intake::Leave(const Load& load) {
+void Intake::Leave(const Load& load, const Arrival& arrival) {
+  const Tenant nobody;
   MutexLock lock(&mutex_);
-  waiting_.num_sequences -= load.num_sequences;
-  waiting_.num_tokens -= load.num_tokens;
+  rate_.NoteLeft(load.num_sequences, arrival.now_ns);
+  GiveBack(load, arrival.tenant == nullptr ? nobody : *arrival.tenant);
 }
 
 int64_t Intake::num_waiting() const {

@@ -62,6 +62,14 @@ struct StopParams {
   bool ignore_eos = false;
 };
 
+// Whose request it is. Tenants share no cached blocks, and what the workers compute is divided
+// among those that wait.
+struct Tenant {
+  std::string name;          // empty: of nobody in particular
+  double weight = 1.0;       // of its part in what is computed, beside the others'
+  double queue_share = 1.0;  // of the waiting queue's bounds that it may take
+};
+
 // One accepted request: ids are below the vocabulary, the prompt is not empty and fits the context.
 struct Request {
   RequestKey key;
@@ -72,7 +80,8 @@ struct Request {
   int32_t best_of = 1;  // the beams' width, where there are beams
   // Lower first, under the priority policy.
   int32_t priority = 0;
-  // Sequences share cached blocks only when salts are equal; made of tenant and cache_salt.
+  Tenant tenant;
+  // Sequences of a tenant share cached blocks only when salts are equal.
   std::string cache_salt;
   // Text is made for outputs (needs a tokenizer).
   bool want_text = true;

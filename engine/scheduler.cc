@@ -38,12 +38,12 @@ void Scheduler::Enqueue(Sequence* sequence) {
   PAGODA_CHECK(sequence->state == SequenceState::kIdle);
   sequence->state = SequenceState::kWaiting;
   if (sequence->num_preemptions > 0) ++num_preempted_waiting_;
-  waiting_.insert(sequence);
+  waiting_.Insert(sequence);
 }
 
 void Scheduler::Withdraw(Sequence* sequence) {
   PAGODA_CHECK(sequence->state == SequenceState::kWaiting && sequence->num_rows_in_flight == 0);
-  waiting_.erase(sequence);
+  waiting_.Erase(sequence);
   if (sequence->num_preemptions > 0) --num_preempted_waiting_;
   sequence->num_blocks_to_admit = 0;
   sequence->state = SequenceState::kIdle;
@@ -166,38 +166,44 @@ bool Scheduler::PreemptHeldBeam(ScheduledStep* step) {
     if (sequence->is_held) last_held = sequence;
     is_wanted |= !sequence->is_held;
   }
-  for (const Sequence* sequence : waiting_)
+  waiting_.ForEach([&is_wanted](const Sequence* sequence) {
     is_wanted = is_wanted || (!sequence->is_held && sequence->num_rows_in_flight == 0);
+  });
   if (last_held == nullptr || !is_wanted) return false;
   Preempt(last_held, step);
   return true;
 }
 
-Sequence* Scheduler::Head() const {
-  const auto head = std::find_if(waiting_.begin(), waiting_.end(), [](const Sequence* sequence) {
-    return !sequence->is_held;
-  });
-  return head == waiting_.end() ? nullptr : *head;
-}
-
 void Scheduler::AdmitOldest(ScheduledStep* step) {
-  Sequence* const head = Head();
+  // They are in service order; among tenants the fair order may be another.
+  const auto first = std::min_element(
+      candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+        return GoesBefore(*a.sequence, *b.sequence);
+      });
+  if (first != candidates_.end()) std::rotate(candidates_.begin(), first, first + 1);
+  Sequence* const head = waiting_.Head();
   if (head == nullptr) return;
-  if (!candidates_.empty() && candidates_.front().sequence->order < head->order) return;
+  if (!candidates_.empty() && GoesBefore(*candidates_.front().sequence, *head)) return;
   if (!TryAdmit(head, step)) return;
   candidates_.insert(candidates_.begin(), {.sequence = head, .num_remaining = NumGrantable(*head)});
 }
 
 void Scheduler::CollectCandidates() {
   if (!free_slots_.empty() && running_.size() < max_running_ && NumBlocksForAdmission() > 0) {
-    size_t num_more = kMaxWaitingCandidates;
-    for (Sequence* sequence : waiting_) {
-      if (num_more-- == 0) break;
+    waiting_.FindFirst(kMaxWaitingCandidates, &first_waiting_);
+    for (Sequence* sequence : first_waiting_)
       candidates_.push_back({.sequence = sequence, .num_remaining = NumRemainingTokens(*sequence)});
-    }
   }
-  // Shortest first within a priority.
+  const Candidate& leader = candidates_.front();
+  for (Candidate& candidate : candidates_) {
+    const TenantQueue& tenant = *candidate.sequence->tenant;
+    candidate.virtual_tokens = tenant.virtual_tokens;
+    if (&tenant == leader.sequence->tenant)
+      candidate.virtual_tokens += leader.num_granted * tenant.cost_of_token;
+  }
+  // Shortest first within a tenant and a priority.
   std::sort(candidates_.begin() + 1, candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.virtual_tokens != b.virtual_tokens) return a.virtual_tokens < b.virtual_tokens;
     const int32_t priority_a = a.sequence->order.priority;
     const int32_t priority_b = b.sequence->order.priority;
     if (priority_a != priority_b) return priority_a < priority_b;
@@ -242,6 +248,7 @@ void Scheduler::AddRow(Sequence* sequence,
   sequence->num_samples_in_flight += row.samples ? 1 + num_drafts : 0;
   sequence->num_drafts_in_flight = num_drafts;
   ++sequence->num_rows_in_flight;
+  sequence->tenant->virtual_tokens += num_tokens * sequence->tenant->cost_of_token;
   step->num_tokens += num_tokens;
 }
 
@@ -263,18 +270,19 @@ Scheduler::Growth Scheduler::MakeRoom(Sequence* sequence, uint32_t num_new, Sche
 
 void Scheduler::Preempt(Sequence* sequence, ScheduledStep* step) {
   running_.erase(std::lower_bound(running_.begin(), running_.end(), sequence, OrderLess()));
+  --sequence->tenant->num_running;
   sequence->state = SequenceState::kWaiting;
   sequence->num_blocks_to_admit = 0;
   ++sequence->num_preemptions;
   ++step->num_preemptions;
   ++num_preempted_waiting_;
-  waiting_.insert(sequence);
+  waiting_.Insert(sequence);
   Leave(sequence);
 }
 
 bool Scheduler::MayPass(const Sequence& sequence) const {
   if (sequence.is_held) return false;
-  const Sequence& head = *Head();
+  const Sequence& head = *waiting_.Head();
   if (&head == &sequence) return true;
   const int64_t num_blocks = blocks_->NumHeldBlocks(sequence.num_known_tokens) +
                              blocks_->NumHeldBlocks(head.num_known_tokens);
@@ -321,7 +329,7 @@ bool Scheduler::TryAdmit(Sequence* sequence, ScheduledStep* step) {
     step->exhausted.push_back(sequence);
     return false;
   }
-  waiting_.erase(sequence);
+  waiting_.Erase(sequence);
   if (sequence->num_preemptions > 0) --num_preempted_waiting_;
   sequence->num_admission_tokens = num_tokens;
   Run(sequence, need, step);
@@ -337,6 +345,7 @@ void Scheduler::Run(Sequence* sequence, const SequenceBlocks::Need& need, Schedu
   sequence->slot = free_slots_.back();
   free_slots_.pop_back();
   sequence->state = SequenceState::kRunning;
+  ++sequence->tenant->num_running;
   running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, OrderLess()),
                   sequence);
   step->admitted.push_back({.sequence = sequence,
@@ -396,10 +405,11 @@ void Scheduler::End(Sequence* sequence) {
   sequence->state = SequenceState::kEnded;
   if (before == SequenceState::kWaiting) {
     // Resources of a preempted one are on their way already.
-    waiting_.erase(sequence);
+    waiting_.Erase(sequence);
     if (sequence->num_preemptions > 0) --num_preempted_waiting_;
   } else if (before == SequenceState::kRunning) {
     running_.erase(std::lower_bound(running_.begin(), running_.end(), sequence, OrderLess()));
+    --sequence->tenant->num_running;
     Leave(sequence);
   }
 }
@@ -437,23 +447,49 @@ size_t Scheduler::StartOver() {
   while (!running_.empty()) {
     Sequence* const sequence = running_.back();
     running_.pop_back();
+    --sequence->tenant->num_running;
     sequence->state = SequenceState::kWaiting;
     ++sequence->num_preemptions;
     ++num_preempted_waiting_;
-    waiting_.insert(sequence);
+    waiting_.Insert(sequence);
     ReleaseResources(sequence);
   }
-  for (Sequence* sequence : waiting_) sequence->num_blocks_to_admit = 0;
+  waiting_.ForEach([](Sequence* sequence) { sequence->num_blocks_to_admit = 0; });
   // New workers know of none.
   released_slots_.clear();
   blocks_->ForgetContents();
   return num_running;
 }
 
+void Scheduler::Describe(int64_t now_ns, EngineState* state) const {
+  waiting_.DescribeTenants(&state->tenants);
+  const auto add = [now_ns, state](const Sequence* sequence) {
+    const LiveRequest& live = *sequence->request;
+    EngineState::Sequence described = {.key = sequence->key,
+                                       .index = sequence->index,
+                                       .tenant = live.request.tenant.name,
+                                       .num_prompt_tokens = live.num_prompt_tokens,
+                                       .num_known_tokens = sequence->num_known_tokens,
+                                       .num_computed = sequence->num_computed,
+                                       .num_blocks = sequence->tables[0].size(),
+                                       .num_rows_in_flight = sequence->num_rows_in_flight,
+                                       .num_preemptions = sequence->num_preemptions,
+                                       .priority = sequence->order.priority,
+                                       .age_ns = now_ns - live.request.arrival_ns};
+    if (sequence->state == SequenceState::kRunning) described.slot = sequence->slot->value();
+    state->sequences.push_back(std::move(described));
+  };
+  for (const Sequence* sequence : running_) add(sequence);
+  std::vector<const Sequence*> waiting;
+  waiting_.ForEach([&waiting](const Sequence* sequence) { waiting.push_back(sequence); });
+  std::sort(waiting.begin(), waiting.end(), OrderLess());
+  for (const Sequence* sequence : waiting) add(sequence);
+}
+
 Sequence* Scheduler::Oldest() const {
-  if (running_.empty()) return waiting_.empty() ? nullptr : *waiting_.begin();
+  if (running_.empty()) return waiting_.Oldest();
   if (waiting_.empty()) return running_.front();
-  return std::min(running_.front(), *waiting_.begin(), OrderLess());
+  return std::min(running_.front(), waiting_.Oldest(), OrderLess());
 }
 
 }  // namespace pagoda::engine

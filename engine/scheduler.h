@@ -3,11 +3,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/btree_set.h"
+#include "engine/engine_state.h"
 #include "engine/ids.h"
 #include "engine/scheduled_step.h"
 #include "engine/sequence.h"
 #include "engine/sequence_blocks.h"
+#include "engine/waiting_queue.h"
 
 namespace pagoda::engine {
 
@@ -30,7 +31,8 @@ struct SchedulerOptions {
 //   2. sequences that are further behind, and waiting ones. The first in order gets half of what is
 //   left, the shortest
 //      of the others share the other half, and what they leave goes back to the first: short
-//      prompts pass a long one, which still ends in bounded time.
+//      prompts pass a long one, which still ends in bounded time. Where several tenants want the
+//      step, whoever has been given least for its weight goes first (TenantQueue).
 // A step that needs a block for 1 and finds none preempts from the end of the service order; the
 // victim computes its tokens again later (most of them from the cache). Blocks that a plan in
 // flight names are not free yet, but will be: they are counted as pending, and while they cover the
@@ -44,7 +46,7 @@ class Scheduler {
   // `blocks` outlives this.
   Scheduler(const SchedulerOptions& options, SequenceBlocks* blocks);
 
-  // Hands over a sequence. REQUIRES: kIdle; its order is set.
+  // Hands over a sequence. REQUIRES: kIdle; its order and its request's tenant are set.
   void Enqueue(Sequence* sequence);
   // Plans the next step into `step`; everything it holds counts as in flight from now on. REQUIRES:
   // a step whose empty() is false is sent.
@@ -81,6 +83,9 @@ class Scheduler {
   void AbandonRow(const ScheduledRow& row);
   size_t StartOver();
 
+  // Adds tenants and sequences.
+  void Describe(int64_t now_ns, EngineState* state) const;
+
   // First in service order of all that run or wait; null: none.
   Sequence* Oldest() const;
   const std::vector<Sequence*>& running() const { return running_; }
@@ -90,14 +95,12 @@ class Scheduler {
   const SchedulerOptions& options() const { return options_; }
 
  private:
-  struct OrderLess {
-    bool operator()(const Sequence* a, const Sequence* b) const { return a->order < b->order; }
-  };
   // A sequence that is more than one token behind, or waits, and what this step gives it.
   struct Candidate {
     Sequence* sequence;
     int32_t num_remaining;
     int32_t num_granted;
+    double virtual_tokens;  // of its tenant, with what the first candidate is granted
   };
   enum class Growth { kDone, kMustWait, kImpossible };
 
@@ -110,10 +113,11 @@ class Scheduler {
   // Where nothing moves because beams that wait for others hold what these need: the last of them
   // gives way. False: that is not so.
   bool PreemptHeldBeam(ScheduledStep* step);
-  // The first in service order that is behind leads the candidates, also if it still waits: whoever
+  // The first in fair order that is behind leads the candidates, also if it still waits: whoever
   // passes it, it gets half of every step.
   void AdmitOldest(ScheduledStep* step);
-  // Adds the first of the queue, and sorts all but the first candidate by what they lack.
+  // Adds the first of the queue, and sorts all but the first candidate by what their tenants have
+  // been given, then by what they lack.
   void CollectCandidates();
   void Grant(Candidate* candidate, int32_t num_tokens);
   // Drafts that the row of running_[idx], in flow, may have: none unless they fit without taking
@@ -127,8 +131,6 @@ class Scheduler {
   Growth MakeRoom(Sequence* sequence, uint32_t num_new, ScheduledStep* step);
   void Preempt(Sequence* sequence, ScheduledStep* step);
 
-  // First of the queue that wants to run; null: none.
-  Sequence* Head() const;
   // Gives a waiting sequence a slot, the blocks it can share and the promise of the others.
   bool TryAdmit(Sequence* sequence, ScheduledStep* step);
   // The sequence gets a slot and what it needs, and joins the running ones.
@@ -146,7 +148,7 @@ class Scheduler {
   SequenceBlocks* const blocks_;
 
   std::vector<Sequence*> running_;  // in service order
-  absl::btree_set<Sequence*, OrderLess> waiting_;
+  WaitingQueue waiting_;
   size_t num_preempted_waiting_ = 0;
   std::vector<SlotId> free_slots_;
   std::vector<SlotId> released_slots_;  // not yet told to the worker
@@ -154,6 +156,7 @@ class Scheduler {
   // ---- Of the step being planned; members to keep their memory.
   int32_t budget_ = 0;
   std::vector<Candidate> candidates_;
+  std::vector<Sequence*> first_waiting_;
 };
 
 }  // namespace pagoda::engine

@@ -72,7 +72,7 @@ LiveRequest::LiveRequest(Request r, int32_t max_model_len, const Tokenizer* toke
 }
 
 void LiveRequest::HashPrompt(const BlockHasher& hasher, int32_t block_size) {
-  root_hash = hasher.Root({.salt = request.cache_salt});
+  root_hash = hasher.Root({.tenant = request.tenant.name, .salt = request.cache_salt});
   BlockHash parent = root_hash;
   const absl::Span<const TokenId> prompt = request.prompt;
   prompt_hashes.reserve(prompt.size() / block_size);

@@ -20,6 +20,7 @@
 namespace pagoda::engine {
 
 struct LiveRequest;
+struct TenantQueue;
 
 // Blocks of one sequence in one KV group, in order of position. Append-only while the sequence
 // runs.
@@ -72,7 +73,8 @@ struct Sequence {
   bool is_beam;
 
   // ---- Scheduler
-  bool is_poisoned = false;  // its keys and values must not be found by others
+  TenantQueue* tenant = nullptr;  // from the first Enqueue on
+  bool is_poisoned = false;       // its keys and values must not be found by others
   // Of a beam: it has said what may follow, and the others have not.
   bool is_held = false;
   bool forces_token = false;  // the worker has another last token than the sequence

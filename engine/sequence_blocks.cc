@@ -189,8 +189,11 @@ PrefixIndex::Content SequenceBlocks::ContentOf(const Sequence& sequence,
                                                const BlockHash& parent) {
   const LiveRequest& live = *sequence.request;
   const int32_t begin = block_idx * block_size_;
+  const Request& request = live.request;
   PrefixIndex::Content content = {
-      .parent = parent, .is_first = block_idx == 0, .is_secret = !live.request.cache_salt.empty()};
+      .parent = parent,
+      .is_first = block_idx == 0,
+      .is_secret = !request.cache_salt.empty() || !request.tenant.name.empty()};
   if (begin + block_size_ <= live.num_prompt_tokens) {
     content.tokens = absl::MakeConstSpan(live.request.prompt).subspan(begin, block_size_);
     content.hash = live.prompt_hashes[block_idx];

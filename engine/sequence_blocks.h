@@ -93,8 +93,9 @@ class SequenceBlocks {
   // The sequence's keys and values are not to be trusted: nobody shall find its blocks.
   void Poison(Sequence* sequence);
 
-  // What blocks held is lost. REQUIRES: no sequence has a table.
-  void ForgetContents() { pool_->UnpublishAll(); }
+  // Nothing that blocks hold is found any more; how many contents could be. Sequences that have a
+  // table are to be poisoned.
+  uint32_t ForgetContents() { return pool_->UnpublishAll(); }
 
   // The sequence leaves, but plans in flight name its blocks: takes the promise back and counts
   // them as pending.

@@ -1,6 +1,7 @@
 #include "engine/kv/block_hash.h"
 
 #include <cstring>
+#include <random>
 #include <string>
 #include <xxhash.h>
 
@@ -11,6 +12,7 @@ namespace {
 
 // Most tokens hashed without a copy to the heap: block sizes of today.
 constexpr size_t kMaxInlineTokens = 128;
+constexpr size_t kRandomKeyWords = 8;
 
 void AppendBytes(absl::string_view bytes, std::string* out) {
   const uint64_t size = bytes.size();
@@ -32,11 +34,22 @@ BlockHasher::BlockHasher(absl::string_view key) {
   }
 }
 
+std::string BlockHasher::RandomKey() {
+  std::random_device random;
+  std::string key;
+  for (size_t i = 0; i < kRandomKeyWords; ++i) {
+    const uint32_t word = random();
+    key.append(reinterpret_cast<const char*>(&word), sizeof(word));
+  }
+  return key;
+}
+
 BlockHash BlockHasher::Root(const CacheScope& scope) const {
   // Every part has a fixed size or its length before it, so that no two scopes give the same bytes.
   std::string bytes;
   AppendNumber(scope.model_generation, &bytes);
   AppendNumber(scope.adapter_generation, &bytes);
+  AppendBytes(scope.tenant, &bytes);
   AppendBytes(scope.salt, &bytes);
   AppendBytes(scope.extra, &bytes);
   const XXH128_hash_t hash =

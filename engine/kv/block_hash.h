@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/strings/string_view.h"
@@ -33,7 +34,8 @@ struct BlockHash {
 struct CacheScope {
   uint64_t model_generation = 0;    // grows when weights are reloaded
   uint64_t adapter_generation = 0;  // of the adapter's content, not its name; 0: the base model
-  absl::string_view salt;           // made of tenant and cache_salt
+  absl::string_view tenant;         // who was authenticated, never what a client says
+  absl::string_view salt;           // of the client, within its tenant
   absl::string_view extra;          // anything else that keys and values depend on
 };
 
@@ -43,6 +45,8 @@ class BlockHasher {
  public:
   // The key may have any length; servers with equal keys give equal hashes.
   explicit BlockHasher(absl::string_view key);
+  // One that nobody can know.
+  static std::string RandomKey();
 
   // Start of every chain of a scope.
   BlockHash Root(const CacheScope& scope) const;

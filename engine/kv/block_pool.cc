@@ -56,12 +56,17 @@ void BlockPool::Unpublish(BlockId block) {
   queue_.PushFront(block);
 }
 
-void BlockPool::UnpublishAll() {
+uint32_t BlockPool::UnpublishAll() {
+  uint32_t num_published = 0;
   // One event says it for all.
   index_.set_events(nullptr);
-  for (uint32_t block = 0; block < num_total(); ++block) Unpublish(BlockId(block));
+  for (uint32_t block = 0; block < num_total(); ++block) {
+    num_published += index_.Contains(BlockId(block)) ? 1 : 0;
+    Unpublish(BlockId(block));
+  }
   index_.set_events(events_);
   if (events_ != nullptr) events_->AddCleared();
+  return num_published;
 }
 
 }  // namespace pagoda::engine

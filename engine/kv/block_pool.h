@@ -33,8 +33,8 @@ class BlockPool {
   void Publish(BlockId block, const PrefixIndex::Content& content);
   // The block's content must not be found again. No-op for a block that is not published.
   void Unpublish(BlockId block);
-  // No block's content can be found any more.
-  void UnpublishAll();
+  // No block's content can be found any more; how many could.
+  uint32_t UnpublishAll();
   // A used or cached block with this content.
   absl::optional<BlockId> Find(const PrefixIndex::Content& content) { return index_.Find(content); }
 

@@ -55,6 +55,7 @@ class RandomRun {
   void CheckSequence(const Request& request, int32_t index, const CollectedSequence& sequence);
 
   std::mt19937_64 random_;
+  const bool has_tenants_ = OneIn(2);
   EngineHarness harness_;
   std::map<uint64_t, Request> requests_;  // accepted ones
   std::map<uint64_t, bool> is_cancelled_;
@@ -114,6 +115,12 @@ void RandomRun::SubmitOne() {
   }
   request.priority = Draw(-1, 1);
   if (OneIn(2)) request.cache_salt = "other";
+  if (has_tenants_) {
+    const int32_t tenant = Draw(0, 2);
+    request.tenant = {.name = std::to_string(tenant),
+                      .weight = 1.0 + 2.0 * tenant,
+                      .queue_share = OneIn(2) ? 1.0 : 0.3};
+  }
   if (OneIn(6)) request.sampling.num_logprobs = Draw(0, 2);
   if (OneIn(8)) request.sampling.num_prompt_logprobs = Draw(0, 2);
   if (OneIn(2)) request.sampling.max_draft_tokens = Draw(1, 16);

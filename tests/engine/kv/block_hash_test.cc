@@ -27,6 +27,9 @@ TEST(BlockHashTest, B066_EveryPartOfTheScopeCounts) {
       hasher.Root({.salt = "ab", .extra = "c"}),
       hasher.Root({.salt = "a", .extra = "bc"}),
       hasher.Root({.salt = "abc"}),
+      hasher.Root({.tenant = "abc"}),
+      hasher.Root({.tenant = "ab", .salt = "c"}),
+      hasher.Root({.tenant = "a", .salt = "bc"}),
       hasher.Root({.extra = "abc"}),
   };
   for (size_t i = 0; i < roots.size(); ++i) {
