@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <ctime>
 #include <fcntl.h>
 #include <poll.h>
@@ -15,75 +16,19 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "kernels/base/log_format.h"
 #include "kernels/base/mutex.h"
 
 namespace pagoda {
 namespace {
 
-// PIPE_BUF on Linux: a write of at most this many bytes to a pipe is whole or nothing, so lines of
-// several processes do not mix.
-constexpr size_t kMaxLineBytes = 4096;
-constexpr absl::string_view kCut = " ...\n";
-
 std::atomic<LogLevel> g_min_level{LogLevel::kInfo};
+std::atomic<LogFormat> g_format{LogFormat::kText};
 
-absl::string_view LevelName(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return "debug: ";
-    case LogLevel::kInfo:
-      return "";
-    case LogLevel::kWarning:
-      return "warning: ";
-    case LogLevel::kError:
-      return "error: ";
-  }
-  return "";
-}
-
-void AppendEscaped(absl::string_view text, std::string* out) {
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
-      out->append("\\n");
-    } else if (c == '\t') {
-      out->append("\\t");
-    } else if (c == '\r') {
-      out->append("\\r");
-    } else if (byte < 0x20 || byte == 0x7f) {
-      absl::StrAppendFormat(out, "\\x%02x", byte);
-    } else {
-      out->push_back(c);
-    }
-  }
-}
-
-std::string FormatLine(LogLevel level, absl::string_view line) {
+int64_t UnixNs() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  tm utc;
-  gmtime_r(&now.tv_sec, &utc);
-  std::string out = absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ pagoda: %s",
-                                    utc.tm_year + 1900,
-                                    utc.tm_mon + 1,
-                                    utc.tm_mday,
-                                    utc.tm_hour,
-                                    utc.tm_min,
-                                    utc.tm_sec,
-                                    static_cast<int>(now.tv_nsec / 1'000'000),
-                                    LevelName(level));
-  AppendEscaped(line, &out);
-  if (out.size() >= kMaxLineBytes) {
-    size_t end = kMaxLineBytes - kCut.size();
-    // Do not cut a UTF-8 character in two.
-    while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xc0) == 0x80) --end;
-    out.resize(end);
-    out.append(kCut.data(), kCut.size());
-  } else {
-    out.push_back('\n');
-  }
-  return out;
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
 // Keeps SIGPIPE from the calling thread while a write may raise it, without touching the process's
@@ -118,7 +63,7 @@ class ScopedSigpipeBlock {
 // socket is told for each message. Thread-safe.
 class StandardError {
  public:
-  void Write(absl::string_view line) {
+  void Write(LogLevel level, absl::string_view text) {
     MutexLock lock(&mutex_);
     const ScopedSigpipeBlock no_sigpipe;
     if (!Follow()) {
@@ -126,18 +71,24 @@ class StandardError {
       return;
     }
     if (num_dropped_ > 0) {
-      const std::string notice =
-          absl::StrCat("pagoda: ", num_dropped_, " log lines were dropped\n");
-      if (!WriteWhole(notice)) {
+      const std::string notice = absl::StrCat(num_dropped_, " log lines were dropped");
+      if (!WriteWhole(Format(LogLevel::kWarning, notice))) {
         ++num_dropped_;
         return;
       }
       num_dropped_ = 0;
     }
-    if (!WriteWhole(line)) ++num_dropped_;
+    if (!WriteWhole(Format(level, text))) ++num_dropped_;
   }
 
  private:
+  std::string Format(LogLevel level, absl::string_view text) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    LogFormat format = g_format.load(std::memory_order_relaxed);
+    if (format == LogFormat::kText && is_journal_) format = LogFormat::kJournal;
+    return FormatLogLine(format, level, UnixNs(), text);
+  }
+
   // Looks where descriptor 2 leads now: it may have been redirected since the last line.
   bool Follow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     struct stat now;
@@ -149,6 +100,8 @@ class StandardError {
     device_ = now.st_dev;
     inode_ = now.st_ino;
     is_socket_ = S_ISSOCK(now.st_mode);
+    const char* const journal = std::getenv("JOURNAL_STREAM");
+    is_journal_ = journal != nullptr && journal == absl::StrCat(now.st_dev, ":", now.st_ino);
     if (S_ISFIFO(now.st_mode) || S_ISCHR(now.st_mode)) {
       own_fd_ = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     }
@@ -174,6 +127,7 @@ class StandardError {
   Mutex mutex_;
   bool known_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_socket_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_journal_ ABSL_GUARDED_BY(mutex_) = false;
   dev_t device_ ABSL_GUARDED_BY(mutex_) = 0;
   ino_t inode_ ABSL_GUARDED_BY(mutex_) = 0;
   int own_fd_ ABSL_GUARDED_BY(mutex_) = -1;
@@ -203,9 +157,15 @@ bool SetLogLevel(absl::string_view name) {
   return true;
 }
 
+bool SetLogFormat(absl::string_view name) {
+  if (name != "text" && name != "json") return false;
+  g_format = name == "json" ? LogFormat::kJson : LogFormat::kText;
+  return true;
+}
+
 void LogLine(LogLevel level, absl::string_view line) {
   if (level < g_min_level.load(std::memory_order_relaxed)) return;
-  Stderr().Write(FormatLine(level, line));
+  Stderr().Write(level, line);
 }
 
 }  // namespace pagoda
