@@ -45,6 +45,7 @@ int Run(int argc, char** argv) {
   RegisterModelCommand(app, &exit_code);
   RegisterHealthCommand(app, &exit_code);
   RegisterBenchCommand(app, &exit_code);
+  RegisterAdminCommand(app, &exit_code);
   RegisterTokenizeCommand(app, &exit_code);
   RegisterDetokenizeCommand(app, &exit_code);
   RegisterRenderCommand(app, &exit_code);

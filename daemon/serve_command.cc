@@ -22,7 +22,9 @@
 #include "daemon/server/listen_address.h"
 #include "daemon/server/model_loader.h"
 #include "daemon/server/serve.h"
+#include "daemon/server/tls_files.h"
 #include "kernels/base/log.h"
+#include "kernels/base/log_format.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::daemon {
@@ -149,16 +151,22 @@ absl::StatusOr<MergedConfig> Configure(const CLI::App& command, const ServeArgum
 
 absl::Status CheckFrontEnd(const MergedConfig& merged) {
   const internal::v1::FrontEndConfig& front_end = merged.config.front_end();
-  if (!front_end.http_api_keys().empty()) {
-    const auto keys = ApiKeys::Parse(front_end.http_api_keys());
+  if (!front_end.api_keys().empty()) {
+    const auto keys = ApiKeys::Parse(front_end.api_keys());
     if (!keys.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(merged.origins.at("http-api-key-file"), ": ", keys.status().message()));
+          absl::StrCat(merged.origins.at("api-key-file"), ": ", keys.status().message()));
     }
   }
+  PAGODA_RETURN_IF_ERROR(CheckTlsFiles(TlsFiles::Of(front_end)));
   PAGODA_RETURN_IF_ERROR(ParseListenAddress("--grpc-address", front_end.grpc_address()).status());
   if (!IsNoAddress(front_end.http_address())) {
     PAGODA_RETURN_IF_ERROR(ParseListenAddress("--http-address", front_end.http_address()).status());
+  }
+  if (!front_end.admin_socket().empty()) {
+    PAGODA_RETURN_IF_ERROR(
+        ParseListenAddress("--admin-socket", absl::StrCat("unix:", front_end.admin_socket()))
+            .status());
   }
   if (IsNoAddress(front_end.metrics_address())) return absl::OkStatus();
   return ParseListenAddress("--metrics-address", front_end.metrics_address()).status();
@@ -199,6 +207,7 @@ int RunServeCommand(const CLI::App& command, const ServeArguments& arguments) {
     return kExitUsage;
   }
   SetLogLevel(merged->config.log_level());
+  SetLogFormat(merged->config.front_end().log_format());
   for (const std::string& warning : EnvironmentWarnings(environ)) LogWarning("%s", warning);
   const absl::Status found = ResolveModel(ModelPlaces::FromEnvironment(), &*merged);
   if (arguments.print_config) std::fputs(PrintConfig(*merged).c_str(), stdout);
@@ -208,7 +217,15 @@ int RunServeCommand(const CLI::App& command, const ServeArguments& arguments) {
   }
   if (arguments.check_config) return CheckWithoutStarting(*std::move(merged));
   if (arguments.print_config) return kExitOk;
-  return RunServe(merged->config, merged->IsDefault("http-address"));
+  const auto read_again = [&command, &arguments]() -> absl::StatusOr<ServerConfig> {
+    PAGODA_ASSIGN_OR_RETURN(const MergedConfig again, Configure(command, arguments));
+    PAGODA_RETURN_IF_ERROR(CheckFrontEnd(again));
+    return again.config;
+  };
+  return RunServe(merged->config,
+                  {.http_is_optional = merged->IsDefault("http-address"),
+                   .config_text = PrintConfig(*merged),
+                   .read_again = read_again});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "daemon/exit_code.h"
 #include "engine/model/executor_factory.h"
 #include "kernels/base/log.h"
+#include "kernels/base/log_format.h"
 #include "kernels/base/status_macros.h"
 #include "parallel/fault_hook.h"
 #include "parallel/shm_group.h"
@@ -23,6 +24,7 @@ constexpr char kFaultHooksVariable[] = "PAGODA_TEST_WORKER_FAULTS";
 absl::StatusOr<std::unique_ptr<parallel::StepExecutor>> MakeExecutor(
     const internal::v1::OpenWorker& open, const parallel::UniqueFd& group_memory) {
   SetLogLevel(open.config().log_level());
+  SetLogFormat(open.config().front_end().log_format());
   std::unique_ptr<parallel::ProcessGroup> group;
   if (open.tensor_ranks() > 1) {
     PAGODA_ASSIGN_OR_RETURN(group,

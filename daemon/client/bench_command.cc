@@ -100,7 +100,7 @@ LoadOutcome Measure(const BenchOptions& options,
                     const std::atomic<bool>& interrupted) {
   BenchLoad load = {.options = options, .ids = PromptIds(vocab_size), .interrupted = &interrupted};
   for (int64_t i = 0; i < options.num_channels; ++i) {
-    load.channels.push_back(OpenChannel(options.connection.address, static_cast<int>(i)));
+    load.channels.push_back(OpenChannel(options.connection, static_cast<int>(i)));
   }
   load.first_index = options.num_requests;
   load.num_requests = options.num_warmup_requests;
@@ -123,7 +123,7 @@ grpc::Status CountReplies(v1::InferenceService::Stub& stub, BenchOptions* option
   for (BenchPrompt& prompt : options->prompts) {
     if (prompt.output_tokens > 0 || prompt.reply.empty()) continue;
     grpc::ClientContext context;
-    SetTimeout(options->connection.timeout_seconds, &context);
+    PrepareCall(options->connection, &context);
     v1::TokenizeRequest request;
     request.set_model(options->model);
     request.set_text(prompt.reply);
@@ -204,11 +204,11 @@ ClientExit Run(const BenchCommand& command) {
   const InterruptWatcher watcher([&interrupted] { interrupted = true; });
 
   grpc::ClientContext context;
-  SetTimeout(options.connection.timeout_seconds, &context);
+  PrepareCall(options.connection, &context);
   v1::GetModelRequest request;
   request.set_model(options.model);
   v1::GetModelResponse model;
-  const auto stub = v1::InferenceService::NewStub(OpenChannel(options.connection.address));
+  const auto stub = v1::InferenceService::NewStub(OpenChannel(options.connection));
   grpc::Status status = stub->GetModel(&context, request, &model);
   if (status.ok()) status = CountReplies(*stub, &options);
   if (!status.ok()) {

@@ -105,7 +105,7 @@ class LoadThread {
     call->request = PlanRequest(load_.options, load_.ids, load_.first_index + request);
     call->outcome.num_asked_tokens = call->request.stopping().max_tokens();
     call->outcome.due_ns = due_ns;
-    SetTimeout(load_.options.connection.timeout_seconds, &call->context);
+    PrepareCall(load_.options.connection, &call->context);
     auto& stub = stubs_[(thread_idx_ + num_started_++) % stubs_.size()];
     call->reader = stub->PrepareAsyncStreamGenerate(&call->context, call->request, &queue_);
     call->outcome.sent_ns = load_.clock->NowNs();

@@ -77,7 +77,7 @@ class ChatSession {
         request_(std::move(request)),
         start_(request_.prompt().chat()),
         watcher_([this] { current_.Interrupt(); }),
-        stub_(v1::InferenceService::NewStub(OpenChannel(command.connection.address))) {}
+        stub_(v1::InferenceService::NewStub(OpenChannel(command.connection))) {}
 
   ClientExit Run() {
     const bool is_terminal = isatty(STDIN_FILENO) == 1;
@@ -111,7 +111,7 @@ class ChatSession {
   grpc::Status Answer(const std::string& message) {
     AppendMessage("user", message, &chat());
     grpc::ClientContext context;
-    SetTimeout(command_.connection.timeout_seconds, &context);
+    PrepareCall(command_.connection, &context);
     GenerationPrinter printer({.is_terminal = isatty(STDOUT_FILENO) == 1}, &std::cout);
     current_.Set(&context);
     const auto reader = stub_->StreamGenerate(&context, request_);

@@ -24,5 +24,6 @@ void RegisterChatCommand(CLI::App& app, int* exit_code);
 void RegisterModelCommand(CLI::App& app, int* exit_code);
 void RegisterHealthCommand(CLI::App& app, int* exit_code);
 void RegisterBenchCommand(CLI::App& app, int* exit_code);
+void RegisterAdminCommand(CLI::App& app, int* exit_code);
 
 }  // namespace pagoda::daemon

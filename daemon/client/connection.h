@@ -18,15 +18,22 @@ namespace pagoda::daemon {
 struct ConnectionFlags {
   std::string address = "127.0.0.1:8001";
   std::optional<double> timeout_seconds;  // absent: as long as it takes
+  std::string api_key;                    // shown by every call; empty: none is
+  // PEM: whose signature the daemon's certificate must bear, and what is shown in return. Empty:
+  // the connection is not encrypted; no certificate is shown.
+  std::string ca_pem;
+  std::string cert_pem;
+  std::string key_pem;
 };
 
-// --address and --timeout.
+// --address, --timeout, --api-key-file and those of TLS.
 void AddConnectionFlags(CLI::App& command, ConnectionFlags* flags);
 
-// A channel to `host:port` or `unix:PATH`, connected at first use; `index` keeps channels to the
-// same address apart, each with a connection of its own.
-std::shared_ptr<grpc::Channel> OpenChannel(const std::string& address, int index = 0);
+// A channel to the daemon, connected at first use, whose calls show the key; `index` keeps channels
+// to the same address apart, each with a connection of its own.
+std::shared_ptr<grpc::Channel> OpenChannel(const ConnectionFlags& flags, int index = 0);
 
-void SetTimeout(const std::optional<double>& timeout_seconds, grpc::ClientContext* context);
+// Gives the call its deadline and its key.
+void PrepareCall(const ConnectionFlags& flags, grpc::ClientContext* context);
 
 }  // namespace pagoda::daemon

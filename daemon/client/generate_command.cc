@@ -59,8 +59,8 @@ ClientExit Run(const GenerateCommand& command) {
 
   grpc::ClientContext context;
   const InterruptWatcher watcher([&context] { context.TryCancel(); });
-  SetTimeout(command.connection.timeout_seconds, &context);
-  const auto stub = v1::InferenceService::NewStub(OpenChannel(command.connection.address));
+  PrepareCall(command.connection, &context);
+  const auto stub = v1::InferenceService::NewStub(OpenChannel(command.connection));
   GenerationPrinter printer({.json = command.json,
                              .token_ids = command.print_token_ids || command.generate.omit_text,
                              .is_terminal = isatty(STDOUT_FILENO) == 1},

@@ -19,11 +19,11 @@ struct HealthCommand {
 
 ClientExit Run(const HealthCommand& command) {
   grpc::ClientContext context;
-  SetTimeout(command.connection.timeout_seconds, &context);
+  PrepareCall(command.connection, &context);
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(command.service);
   grpc::health::v1::HealthCheckResponse response;
-  const auto stub = grpc::health::v1::Health::NewStub(OpenChannel(command.connection.address));
+  const auto stub = grpc::health::v1::Health::NewStub(OpenChannel(command.connection));
   const grpc::Status status = stub->Check(&context, request, &response);
   if (!status.ok()) {
     std::cerr << DescribeFailure(status, command.connection.address);

@@ -52,11 +52,11 @@ std::string Describe(const v1::GetModelResponse& model) {
 
 ClientExit Run(const ModelCommand& command) {
   grpc::ClientContext context;
-  SetTimeout(command.connection.timeout_seconds, &context);
+  PrepareCall(command.connection, &context);
   v1::GetModelRequest request;
   request.set_model(command.model);
   v1::GetModelResponse response;
-  const auto stub = v1::InferenceService::NewStub(OpenChannel(command.connection.address));
+  const auto stub = v1::InferenceService::NewStub(OpenChannel(command.connection));
   const grpc::Status status = stub->GetModel(&context, request, &response);
   if (!status.ok()) {
     std::cerr << DescribeFailure(status, command.connection.address);

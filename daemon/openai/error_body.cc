@@ -176,13 +176,6 @@ HttpError WrongContentTypeError() {
                         "unsupported_media_type");
 }
 
-HttpError MissingKeyError() {
-  HttpError error = InvalidRequest(
-      401, "expected Authorization: Bearer with a key of this server", "invalid_api_key");
-  error.type = "authentication_error";
-  return error;
-}
-
 HttpError NotImplementedError(absl::string_view what) {
   return {.status = 501, .type = "not_implemented_error", .message = std::string(what)};
 }

@@ -36,7 +36,6 @@ HttpError HeadersTooLargeError(size_t most_bytes);
 HttpError UnknownRouteError(absl::string_view method, absl::string_view path);
 HttpError WrongMethodError(absl::string_view method, absl::string_view allowed);
 HttpError WrongContentTypeError();
-HttpError MissingKeyError();
 HttpError NotImplementedError(absl::string_view what);
 // 503 and 429, worth trying again soon.
 HttpError TooManyConnectionsError();

@@ -396,6 +396,7 @@ absl::StatusOr<ConvertedRequest> ConvertRequest(const Message& message,
   PAGODA_RETURN_IF_ERROR(checker.ToStatus());
 
   request.key = origin.key;
+  request.tenant = origin.tenant;
   request.arrival_ns = origin.arrival_ns;
   if (origin.deadline_ns.has_value()) request.deadline_ns = *origin.deadline_ns;
   request.priority = message.has_priority() ? message.priority() : 0;

@@ -14,6 +14,7 @@ namespace pagoda::daemon {
 
 // What the daemon, not the client, gives a request.
 struct CallOrigin {
+  engine::Tenant tenant;
   engine::RequestKey key;
   bool stream = false;
   int64_t arrival_ns = 0;

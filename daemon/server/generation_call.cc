@@ -39,15 +39,23 @@ void CountRefusal(const CallServices& services, Api api, const absl::Status& sta
   metrics.requests_received.fetch_add(1, std::memory_order_relaxed);
   metrics.CountFinished(engine::Outcome::kRejected, static_cast<grpc::StatusCode>(status.code()));
   services.metrics->CountRejected(RejectReasonOf(status));
+  if (services.log != nullptr) {
+    services.log->NoteEnded({.api = api},
+                            engine::Outcome::kRejected,
+                            static_cast<grpc::StatusCode>(status.code()),
+                            /*elapsed_ns=*/0);
+  }
 }
 
 GenerationCall::GenerationCall(const CallServices& services, const Options& options)
     : services_(services),
       metrics_(services.metrics->of(options.api)),
+      tenant_(options.caller.tenant),
       key_(options.key),
       stream_(options.stream),
       arrival_ns_(services.clock->NowNs()),
-      deadline_ns_(options.deadline_ns) {
+      deadline_ns_(options.deadline_ns),
+      logged_({.tenant = tenant_.name, .traceparent = options.traceparent, .api = options.api}) {
   services_.calls->Begin();
   metrics_.open_calls.fetch_add(1, std::memory_order_relaxed);
   metrics_.requests_received.fetch_add(1, std::memory_order_relaxed);
@@ -67,6 +75,7 @@ absl::Status GenerationCall::Prepare(engine::Request* request,
   // A request whose client is gone is not worth its tokenisation.
   if (cancelled()) return CallCancelledError();
   const CallOrigin origin = {
+      .tenant = tenant_,
       .key = key_,
       .stream = stream_,
       .arrival_ns = arrival_ns_,
@@ -76,13 +85,15 @@ absl::Status GenerationCall::Prepare(engine::Request* request,
       .leaves_compiling = services_.compiler != nullptr};
   PAGODA_ASSIGN_OR_RETURN(ConvertedRequest converted, Convert(origin));
   const std::string request_id = converted.started.request_id();
-  PAGODA_RETURN_IF_ERROR(services_.request_ids->Insert(request_id, key_));
-  live_id_ = request_id;
+  std::string name = LiveRequestIds::NameOf(tenant_.name, request_id);
+  if (!services_.request_ids->Insert(name, key_)) return RequestIdInUseError(request_id);
+  live_name_ = std::move(name);
   *request = std::move(converted.request);
   *uncompiled = std::move(converted.uncompiled);
   converter_.emplace(services_.model, std::move(converted.started), std::move(converted.echo_text));
   if (DeadlinePassed()) return DeadlinePassedError();
   NoteAsked(*request);
+  NoteStarted(*request, request_id);
   return absl::OkStatus();
 }
 
@@ -91,6 +102,13 @@ void GenerationCall::NoteAsked(const engine::Request& request) {
                     static_cast<int32_t>(request.prompt.size());
   services_.metrics->request_max_tokens.Observe(request.stop.max_tokens.value_or(rest));
   services_.metrics->request_completions.Observe(request.n);
+}
+
+void GenerationCall::NoteStarted(const engine::Request& request, std::string request_id) {
+  logged_.id = std::move(request_id);
+  logged_.num_prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  if (services_.log != nullptr)
+    services_.log->NoteStarted(logged_, request.stop.max_tokens.value_or(0), request.n);
 }
 
 void GenerationCall::Admit() {
@@ -125,11 +143,11 @@ void GenerationCall::Submit(engine::Request request) {
   // From Attach on the shard owns the call, which may even be gone when Submit returns.
   const CallServices& services = services_;
   const engine::RequestKey key = key_;
-  const std::string request_id = live_id_;
+  const std::string name = live_name_;
   services.shards->Attach(this);
   services.shards->NoteSubmitted(key, services.engine->Submit(std::move(request)));
   // An abort that came before found nothing to cancel.
-  if (services.request_ids->WasAborted(request_id, key)) services.engine->Cancel(key);
+  if (services.request_ids->WasAborted(name, key)) services.engine->Cancel(key);
 }
 
 void GenerationCall::NoteOutput(const engine::OutputDelta& delta) {
@@ -140,7 +158,11 @@ void GenerationCall::NoteOutput(const engine::OutputDelta& delta) {
                               : services_.metrics->unary_first_token_seconds;
     histogram.Observe(static_cast<double>(services_.clock->NowNs() - arrival_ns_) * 1e-9);
   }
-  if (delta.started.has_value()) queue_ns_ = delta.started->queue_ns;
+  logged_.num_output_tokens += static_cast<int64_t>(delta.tokens.size());
+  if (delta.started.has_value()) {
+    queue_ns_ = delta.started->queue_ns;
+    logged_.num_cached_tokens = delta.started->num_cached_tokens;
+  }
   if (delta.index == 0 && delta.finished.has_value()) NoteFinished(*delta.finished);
 }
 
@@ -190,11 +212,14 @@ engine::Outcome GenerationCall::OutcomeOf(const absl::Status& status) const {
 }
 
 void GenerationCall::Close(const absl::Status& status) {
-  if (!live_id_.empty()) services_.request_ids->Erase(std::exchange(live_id_, ""));
+  if (!live_name_.empty()) services_.request_ids->Erase(std::exchange(live_name_, ""));
   const engine::Outcome outcome = OutcomeOf(status);
-  metrics_.CountFinished(outcome, static_cast<grpc::StatusCode>(status.code()));
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  metrics_.CountFinished(outcome, code);
   if (outcome == engine::Outcome::kRejected)
     services_.metrics->CountRejected(RejectReasonOf(status));
+  if (services_.log != nullptr)
+    services_.log->NoteEnded(logged_, outcome, code, services_.clock->NowNs() - arrival_ns_);
 }
 
 }  // namespace pagoda::daemon

@@ -8,10 +8,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "daemon/server/access.h"
 #include "daemon/server/convert_request.h"
 #include "daemon/server/convert_response.h"
 #include "daemon/server/engine_port.h"
 #include "daemon/server/live_requests.h"
+#include "daemon/server/request_log.h"
 #include "daemon/server/served_model.h"
 #include "daemon/server/server_metrics.h"
 #include "engine/ids.h"
@@ -31,6 +33,8 @@ struct CallServices {
   LiveRequestIds* request_ids = nullptr;
   CallCounter* calls = nullptr;
   ServerMetrics* metrics = nullptr;
+  const AccessControl* access = nullptr;
+  RequestLog* log = nullptr;  // null: requests are not logged
   // Null: text threads compile constraints themselves.
   ConstraintCompiler* compiler = nullptr;
   const Clock* clock = &Clock::Monotonic();
@@ -51,10 +55,12 @@ class GenerationCall {
   enum class Progress { kLive, kEnded };
 
   struct Options {
+    Caller caller;
     engine::RequestKey key;
     bool stream = false;
     absl::optional<int64_t> deadline_ns;
     Api api = Api::kGrpc;
+    std::string traceparent;  // valid or empty
   };
 
   GenerationCall(const CallServices& services, const Options& options);
@@ -109,12 +115,14 @@ class GenerationCall {
   void Compile(engine::Request request, UncompiledConstraint uncompiled);
   void Submit(engine::Request request);
   void NoteAsked(const engine::Request& request);
+  void NoteStarted(const engine::Request& request, std::string request_id);
   void NoteOutput(const engine::OutputDelta& delta);
   void NoteFinished(const engine::SequenceFinished& finished);
   engine::Outcome OutcomeOf(const absl::Status& status) const;
 
   const CallServices& services_;
   ApiMetrics& metrics_;
+  const engine::Tenant tenant_;
   const engine::RequestKey key_;
   const bool stream_;
   const int64_t arrival_ns_;
@@ -122,7 +130,8 @@ class GenerationCall {
   std::atomic<bool> cancelled_{false};
   // The owner's.
   absl::optional<ResponseConverter> converter_;  // from Admit on
-  std::string live_id_;                          // in services_.request_ids; empty: not there
+  std::string live_name_;                        // in services_.request_ids; empty: not there
+  LoggedRequest logged_;
   bool admitted_ = false;
   bool seen_token_ = false;
   int64_t queue_ns_ = 0;

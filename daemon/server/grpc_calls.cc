@@ -16,17 +16,32 @@ namespace {
 
 // Clients with gRPC's retry policy wait this long before they try again (gRFC A6).
 constexpr char kPushbackKey[] = "grpc-retry-pushback-ms";
+constexpr char kTraceparentKey[] = "traceparent";
 
-GenerationCall::Options OptionsOf(const grpc::CallbackServerContext& context,
-                                  engine::RequestKey key,
+// What the client gave for its trace; the context tells it the same.
+std::string TakeTraceparent(grpc::CallbackServerContext* context) {
+  const auto found = context->client_metadata().find(kTraceparentKey);
+  if (found == context->client_metadata().end()) return "";
+  const auto valid = ValidTraceparent({found->second.data(), found->second.size()});
+  if (!valid.has_value()) return "";
+  context->AddInitialMetadata(kTraceparentKey, *valid);
+  return *valid;
+}
+
+GenerationCall::Options OptionsOf(const CallServices& services,
+                                  grpc::CallbackServerContext* context,
+                                  Caller caller,
                                   bool stream,
-                                  const Clock& clock,
                                   Api api = Api::kGrpc) {
-  GenerationCall::Options options = {.key = key, .stream = stream, .api = api};
-  const auto deadline = context.deadline();
+  GenerationCall::Options options = {.caller = std::move(caller),
+                                     .key = services.calls->NextKey(),
+                                     .stream = stream,
+                                     .api = api,
+                                     .traceparent = TakeTraceparent(context)};
+  const auto deadline = context->deadline();
   if (deadline != std::chrono::system_clock::time_point::max()) {
     const std::chrono::nanoseconds left = deadline - std::chrono::system_clock::now();
-    options.deadline_ns = clock.NowNs() + left.count();
+    options.deadline_ns = services.clock->NowNs() + left.count();
   }
   return options;
 }
@@ -50,13 +65,15 @@ absl::StatusOr<ConvertedRequest> ParseAndConvert(const grpc::ByteBuffer& bytes,
 
 }  // namespace
 
+RefusedStream::RefusedStream(const absl::Status& why) { Finish(ToGrpcStatus(why)); }
+
 GrpcStreamCall::GrpcStreamCall(const CallServices& services,
                                grpc::CallbackServerContext* context,
-                               engine::RequestKey key,
+                               Caller caller,
                                const grpc::ByteBuffer* request,
                                Api api)
     : StreamCall(services,
-                 OptionsOf(*context, key, /*stream=*/true, *services.clock, api),
+                 OptionsOf(services, context, std::move(caller), /*stream=*/true, api),
                  /*most_messages_per_write=*/1),
       context_(context),
       request_(request) {}
@@ -104,10 +121,10 @@ void GrpcStreamCall::CutOff(const absl::Status& status) {
 
 GrpcUnaryCall::GrpcUnaryCall(const CallServices& services,
                              grpc::CallbackServerContext* context,
-                             engine::RequestKey key,
+                             Caller caller,
                              const grpc::ByteBuffer* request,
                              grpc::ByteBuffer* response)
-    : UnaryCall(services, OptionsOf(*context, key, /*stream=*/false, *services.clock)),
+    : UnaryCall(services, OptionsOf(services, context, std::move(caller), /*stream=*/false)),
       context_(context),
       request_(request),
       response_(response) {}

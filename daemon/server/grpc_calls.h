@@ -10,11 +10,18 @@
 // reactions. `context` and `request` are gRPC's, which keeps them until OnDone.
 namespace pagoda::daemon {
 
+// Answers a streaming call that is refused before it becomes one.
+class RefusedStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  explicit RefusedStream(const absl::Status& why);
+  void OnDone() override { delete this; }
+};
+
 class GrpcStreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public StreamCall {
  public:
   GrpcStreamCall(const CallServices& services,
                  grpc::CallbackServerContext* context,
-                 engine::RequestKey key,
+                 Caller caller,
                  const grpc::ByteBuffer* request,
                  Api api = Api::kGrpc);
 
@@ -46,7 +53,7 @@ class GrpcUnaryCall final : public grpc::ServerUnaryReactor, public UnaryCall {
   // `response` is gRPC's and takes the serialised reply.
   GrpcUnaryCall(const CallServices& services,
                 grpc::CallbackServerContext* context,
-                engine::RequestKey key,
+                Caller caller,
                 const grpc::ByteBuffer* request,
                 grpc::ByteBuffer* response);
 

@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
   int port = 0;
-  builder.AddListeningPort(options.address.ToString(), grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.address.ToString(), MakeServerCredentials(options.tls), &port);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return ExplainBindFailure(options.address);

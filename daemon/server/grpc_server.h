@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/server/listen_address.h"
+#include "daemon/server/tls_files.h"
 #include "grpcpp/impl/service_type.h"
 #include "grpcpp/server.h"
 
@@ -17,6 +18,7 @@ class GrpcServer {
  public:
   struct Options {
     ListenAddress address;
+    TlsFiles tls;
     int max_message_bytes = 0;
     // Of unread request messages, over all connections.
     size_t max_inbound_bytes = 0;

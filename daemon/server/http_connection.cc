@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/server/request_log.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -19,6 +20,7 @@ namespace http = boost::beast::http;
 // How long a client may take to end its side after ours; closing before that can cost it the end of
 // its answer.
 constexpr absl::Duration kLingerTime = absl::Seconds(2);
+constexpr absl::Duration kHandshakeTime = absl::Seconds(10);
 // Answers that wait before no further request is read: clients may pipeline and not read.
 constexpr size_t kMostWaitingBytes = 256 * 1024;
 constexpr size_t kDiscardBytes = 16 * 1024;
@@ -32,7 +34,9 @@ absl::string_view ToView(boost::beast::string_view text) { return {text.data(), 
 HttpConnection::HttpConnection(const HttpConnectionOptions* options,
                                asio::io_context* context,
                                Socket socket)
-    : options_(*options), context_(*context), socket_(std::move(socket)) {}
+    : options_(*options),
+      context_(*context),
+      stream_(std::move(socket), options->tls == nullptr ? nullptr : options->tls->current()) {}
 
 HttpConnection::~HttpConnection() = default;
 
@@ -40,12 +44,23 @@ void HttpConnection::Start() {
   is_counted_ = true;
   options_.num_connections->fetch_add(1, std::memory_order_relaxed);
   last_write_ns_ = options_.clock->NowNs();
-  StartRead();
+  Greet(&HttpConnection::StartRead);
+}
+
+void HttpConnection::Greet(void (HttpConnection::*next)()) {
+  if (!stream_.is_encrypted()) return (this->*next)();
+  read_deadline_ns_ = options_.clock->NowNs() + absl::ToInt64Nanoseconds(kHandshakeTime);
+  stream_.AsyncHandshake([self = shared_from_this(), next](ErrorCode error) {
+    if (self->is_closed_) return;
+    // Not our protocol, no certificate of ours, or gone: there is nobody to talk to.
+    if (error) return self->Close();
+    (self.get()->*next)();
+  });
 }
 
 void HttpConnection::TurnAway() {
   last_write_ns_ = options_.clock->NowNs();
-  Refuse(openai::TooManyConnectionsError());
+  Greet(&HttpConnection::RefuseConnection);
 }
 
 void HttpConnection::Post(absl::AnyInvocable<void()> task) {
@@ -63,7 +78,7 @@ void HttpConnection::StartRead() {
   parser_->body_limit(options_.max_body_bytes);
   read_deadline_ns_ = options_.clock->NowNs() + absl::ToInt64Nanoseconds(options_.idle_timeout);
   http::async_read_header(
-      socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
+      stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
         self->HandleHeader(error);
       });
 }
@@ -72,9 +87,12 @@ void HttpConnection::HandleHeader(ErrorCode error) {
   if (is_closed_) return;
   if (error) return HandleReadError(error);
   // Without a key nothing is read that takes memory.
-  if (!is_busy_ && !options_.routes->Admits(TakeHead())) {
-    current_ = TakeHead();
-    return Refuse(openai::MissingKeyError());
+  if (!is_busy_) {
+    const absl::Status admitted = options_.routes->Admit(TakeHead()).status();
+    if (!admitted.ok()) {
+      current_ = TakeHead();
+      return Refuse(openai::ToHttpError(admitted));
+    }
   }
   if (!is_busy_ && ToView(parser_->get()[http::field::expect]) == "100-continue")
     Send("HTTP/1.1 100 Continue\r\n\r\n");
@@ -89,7 +107,7 @@ void HttpConnection::ReadBody() {
   read_deadline_ns_ =
       body_start_ns_ + absl::ToInt64Nanoseconds(options_.idle_timeout + absl::Seconds(seconds));
   http::async_read_some(
-      socket_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
+      stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
         if (self->is_closed_) return;
         if (error) return self->HandleReadError(error);
         if (self->TakeBodyBytes()) self->ReadBody();
@@ -149,6 +167,7 @@ HttpRequest HttpConnection::TakeHead() const {
   head.origin = field(http::field::origin);
   head.requested_headers = field(http::field::access_control_request_headers);
   head.request_id = std::string(ToView(message["X-Request-Id"]));
+  head.traceparent = ValidTraceparent(ToView(message["traceparent"])).value_or("");
   head.keep_alive = message.keep_alive();
   head.http_1_0 = message.version() < 11;
   return head;
@@ -185,6 +204,7 @@ void HttpConnection::Dispatch(HttpRequest request) {
 HttpHeaders HttpConnection::CommonHeaders() const {
   HttpHeaders headers;
   if (!current_.request_id.empty()) headers.emplace_back("X-Request-Id", current_.request_id);
+  if (!current_.traceparent.empty()) headers.emplace_back("traceparent", current_.traceparent);
   const auto& origins = options_.allowed_origins;
   const bool any = std::find(origins.begin(), origins.end(), "*") != origins.end();
   if (origins.empty() || current_.origin.empty()) return headers;
@@ -299,7 +319,7 @@ void HttpConnection::Flush() {
   in_flight_ = std::exchange(waiting_, "");
   in_flight_callbacks_.swap(waiting_callbacks_);
   asio::async_write(
-      socket_, asio::buffer(in_flight_), [self = shared_from_this()](ErrorCode error, size_t) {
+      stream_, asio::buffer(in_flight_), [self = shared_from_this()](ErrorCode error, size_t) {
         self->HandleWritten(error);
       });
 }
@@ -331,10 +351,12 @@ void HttpConnection::CloseWhenWritten() {
 
 void HttpConnection::StartLinger() {
   if (is_closed_ || std::exchange(is_lingering_, true)) return;
-  ErrorCode ignored;
-  socket_.shutdown(Socket::shutdown_send, ignored);
   read_deadline_ns_ = options_.clock->NowNs() + absl::ToInt64Nanoseconds(kLingerTime);
   buffer_.clear();
+  if (stream_.is_encrypted())
+    return stream_.AsyncShutdown([self = shared_from_this()](ErrorCode) { self->Close(); });
+  ErrorCode ignored;
+  stream_.socket().shutdown(Socket::shutdown_send, ignored);
   // What was being read ahead goes on until it fails, or has ended.
   if (!is_reading_) Discard();
 }
@@ -342,7 +364,7 @@ void HttpConnection::StartLinger() {
 // Until the client ends its side or the time is over.
 void HttpConnection::Discard() {
   if (is_closed_) return;
-  socket_.async_read_some(buffer_.prepare(kDiscardBytes),
+  stream_.async_read_some(buffer_.prepare(kDiscardBytes),
                           [self = shared_from_this()](ErrorCode error, size_t) {
                             if (error) return self->Close();
                             self->Discard();
@@ -351,7 +373,7 @@ void HttpConnection::Discard() {
 
 // While a request waits that was read ahead, nothing is being read that would tell.
 bool HttpConnection::PeerHasClosed() {
-  pollfd state = {.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  pollfd state = {.fd = stream_.socket().native_handle(), .events = POLLRDHUP, .revents = 0};
   return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
@@ -360,7 +382,7 @@ void HttpConnection::Close() {
   if (is_counted_) options_.num_connections->fetch_sub(1, std::memory_order_relaxed);
   GiveBodyBytes();
   ErrorCode ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
   std::vector<absl::AnyInvocable<void()>> callbacks;
   callbacks.swap(waiting_callbacks_);
   for (auto& callback : callbacks) callback();

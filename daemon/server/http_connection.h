@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -17,6 +16,8 @@
 #include "daemon/server/byte_budget.h"
 #include "daemon/server/http_message.h"
 #include "daemon/server/http_routes.h"
+#include "daemon/server/http_stream.h"
+#include "daemon/server/tls_files.h"
 #include "kernels/base/clock.h"
 
 namespace pagoda::daemon {
@@ -25,6 +26,7 @@ namespace pagoda::daemon {
 struct HttpConnectionOptions {
   const HttpRoutes* routes = nullptr;
   const Clock* clock = &Clock::Monotonic();
+  TlsContext* tls = nullptr;  // null: connections are not encrypted
   // Exact origins, or "*".
   std::vector<std::string> allowed_origins;
   size_t max_body_bytes = size_t{64} << 20;
@@ -45,7 +47,7 @@ struct HttpConnectionOptions {
 // request that is being answered keeps the connection alive. I/O thread only, but for Post.
 class HttpConnection final : public HttpPeer, public std::enable_shared_from_this<HttpConnection> {
  public:
-  using Socket = boost::asio::generic::stream_protocol::socket;
+  using Socket = HttpStream::Socket;
 
   HttpConnection(const HttpConnectionOptions* options,
                  boost::asio::io_context* context,
@@ -74,6 +76,9 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   using ErrorCode = boost::system::error_code;
 
+  // Goes on at once, or when the connection is encrypted.
+  void Greet(void (HttpConnection::*next)());
+  void RefuseConnection() { Refuse(openai::TooManyConnectionsError()); }
   void StartRead();
   void HandleHeader(ErrorCode error);
   void ReadBody();
@@ -100,7 +105,7 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
 
   const HttpConnectionOptions& options_;
   boost::asio::io_context& context_;
-  Socket socket_;
+  HttpStream stream_;
   boost::beast::flat_buffer buffer_;
   absl::optional<Parser> parser_;
 

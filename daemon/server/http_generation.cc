@@ -31,10 +31,13 @@ size_t MaxStopBytes(const v1::StopConditions& stopping) {
 class HttpGeneration::StreamingCall final : public StreamCall {
  public:
   StreamingCall(HttpGeneration* generation, size_t index, v1::GenerateRequest message)
-      : StreamCall(
-            generation->services_,
-            {.key = generation->services_.calls->NextKey(), .stream = true, .api = Api::kHttp},
-            /*most_messages_per_write=*/SIZE_MAX),
+      : StreamCall(generation->services_,
+                   {.caller = generation->options_.caller,
+                    .key = generation->services_.calls->NextKey(),
+                    .stream = true,
+                    .api = Api::kHttp,
+                    .traceparent = generation->options_.traceparent},
+                   /*most_messages_per_write=*/SIZE_MAX),
         generation_(*generation),
         index_(index),
         message_(std::move(message)) {}
@@ -83,9 +86,12 @@ class HttpGeneration::StreamingCall final : public StreamCall {
 class HttpGeneration::GatheringCall final : public UnaryCall {
  public:
   GatheringCall(HttpGeneration* generation, size_t index, v1::GenerateRequest message)
-      : UnaryCall(
-            generation->services_,
-            {.key = generation->services_.calls->NextKey(), .stream = false, .api = Api::kHttp}),
+      : UnaryCall(generation->services_,
+                  {.caller = generation->options_.caller,
+                   .key = generation->services_.calls->NextKey(),
+                   .stream = false,
+                   .api = Api::kHttp,
+                   .traceparent = generation->options_.traceparent}),
         generation_(*generation),
         index_(index),
         num_choices_(NumChoices(message)),

@@ -18,9 +18,11 @@ class HttpGeneration final : public HttpExchange,
                              public std::enable_shared_from_this<HttpGeneration> {
  public:
   struct Options {
+    Caller caller;
     openai::Endpoint endpoint = openai::Endpoint::kCompletions;
     openai::ReasoningMode reasoning = openai::ReasoningMode::kAuto;
     std::string id;  // of the response
+    std::string traceparent;
     int64_t created = 0;
   };
 

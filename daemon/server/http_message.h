@@ -20,6 +20,7 @@ struct HttpRequest {
   std::string content_encoding;
   std::string origin;
   std::string request_id;         // X-Request-Id
+  std::string traceparent;        // empty unless valid
   std::string requested_headers;  // Access-Control-Request-Headers
   std::string body;
   bool keep_alive = true;

@@ -26,12 +26,19 @@ namespace {
 
 constexpr char kModels[] = "/v1/models";
 constexpr char kPagePath[] = "/";
-constexpr std::array<absl::string_view, 6> kGetPaths = {
-    kPagePath, "/health", "/ping", "/version", "/metrics", kModels};
-// Of them, those that tell nothing: load balancers ask them, and the page asks for a key itself.
-constexpr std::array<absl::string_view, 4> kOpenPaths = {kPagePath, "/health", "/ping", "/version"};
-constexpr std::array<absl::string_view, 4> kPostPaths = {
-    "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"};
+// What is public tells nothing: load balancers ask it, and the page asks for a key itself.
+constexpr std::array<HttpRoute, 10> kRoutes = {{
+    {AccessClass::kPublic, "GET", kPagePath},
+    {AccessClass::kPublic, "GET", "/health"},
+    {AccessClass::kPublic, "GET", "/ping"},
+    {AccessClass::kPublic, "GET", "/version"},
+    {AccessClass::kMetrics, "GET", "/metrics"},
+    {AccessClass::kUser, "GET", kModels},
+    {AccessClass::kUser, "POST", "/v1/completions"},
+    {AccessClass::kUser, "POST", "/v1/chat/completions"},
+    {AccessClass::kUser, "POST", "/tokenize"},
+    {AccessClass::kUser, "POST", "/detokenize"},
+}};
 // What others with this API have.
 constexpr std::array<absl::string_view, 10> kMissingPaths = {"/v1/embeddings",
                                                              "/v1/score",
@@ -49,8 +56,12 @@ bool Contains(const std::array<absl::string_view, kSize>& paths, absl::string_vi
   return std::find(paths.begin(), paths.end(), path) != paths.end();
 }
 
-bool IsGetPath(absl::string_view path) {
-  return Contains(kGetPaths, path) || absl::StartsWith(path, absl::StrCat(kModels, "/"));
+const HttpRoute* FindRoute(absl::string_view path) {
+  if (absl::StartsWith(path, absl::StrCat(kModels, "/"))) path = kModels;
+  const auto found = std::find_if(kRoutes.begin(), kRoutes.end(), [path](const HttpRoute& route) {
+    return route.path == path;
+  });
+  return found == kRoutes.end() ? nullptr : &*found;
 }
 
 // Pages of other sites can send other types without being asked first whether they may.
@@ -72,26 +83,31 @@ std::string NewResponseId(openai::Endpoint endpoint) {
 
 }  // namespace
 
-bool HttpRoutes::Admits(const HttpRequest& head) const {
-  if (options_.keys.empty() || head.method == "OPTIONS" || Contains(kOpenPaths, head.path))
-    return true;
-  return options_.keys.Accept(head.authorization);
+absl::Span<const HttpRoute> ServedHttpRoutes() { return kRoutes; }
+
+absl::StatusOr<Caller> HttpRoutes::Admit(const HttpRequest& head) const {
+  // What is served is for users to know. Browsers ask by OPTIONS before they show a key.
+  const HttpRoute* const route = FindRoute(head.path);
+  AccessClass wanted = route == nullptr ? AccessClass::kUser : route->access;
+  if (head.method == "OPTIONS") wanted = AccessClass::kPublic;
+  return options_.services->access->Check(wanted, head.authorization);
 }
 
 std::shared_ptr<HttpExchange> HttpRoutes::Handle(HttpRequest request,
                                                  std::shared_ptr<HttpPeer> peer) const {
   const std::string& method = request.method;
-  if (!Admits(request)) {
-    peer->Reply(ErrorReply(openai::MissingKeyError()));
+  const HttpRoute* const route = FindRoute(request.path);
+  absl::StatusOr<Caller> caller = Admit(request);
+  if (!caller.ok()) {
+    peer->Reply(ErrorReply(openai::ToHttpError(caller.status())));
   } else if (method == "OPTIONS") {
     // The connection adds what origins are allowed.
     peer->Reply({.status = 204, .content_type = ""});
-  } else if (IsGetPath(request.path)) {
-    if (method == "GET" || method == "HEAD") return HandleGet(request, peer);
-    peer->Reply(ErrorReply(openai::WrongMethodError(method, "GET")));
-  } else if (Contains(kPostPaths, request.path)) {
-    if (method == "POST") return HandlePost(std::move(request), peer);
-    peer->Reply(ErrorReply(openai::WrongMethodError(method, "POST")));
+  } else if (route != nullptr) {
+    const bool is_its = method == route->method || (method == "HEAD" && route->method == "GET");
+    if (is_its && route->method == "GET") return HandleGet(request, peer);
+    if (is_its) return HandlePost(std::move(request), *std::move(caller), peer);
+    peer->Reply(ErrorReply(openai::WrongMethodError(method, route->method)));
   } else if (Contains(kMissingPaths, request.path)) {
     peer->Reply(ErrorReply(openai::NotImplementedError(
         absl::StrCat(request.path, " is not implemented: this server generates text"))));
@@ -143,15 +159,17 @@ std::shared_ptr<HttpExchange> HttpRoutes::HandleGet(const HttpRequest& request,
 }
 
 std::shared_ptr<HttpExchange> HttpRoutes::HandlePost(HttpRequest request,
+                                                     Caller caller,
                                                      const std::shared_ptr<HttpPeer>& peer) const {
   if (!IsJson(request)) {
     peer->Reply(ErrorReply(openai::WrongContentTypeError()));
     return nullptr;
   }
   if (request.path == "/v1/completions")
-    return StartGeneration(std::move(request), openai::Endpoint::kCompletions, peer);
+    return StartGeneration(
+        std::move(request), std::move(caller), openai::Endpoint::kCompletions, peer);
   if (request.path == "/v1/chat/completions")
-    return StartGeneration(std::move(request), openai::Endpoint::kChat, peer);
+    return StartGeneration(std::move(request), std::move(caller), openai::Endpoint::kChat, peer);
   const absl::Status ready = CheckReady(options_.state->load(std::memory_order_acquire));
   if (!ready.ok()) {
     peer->Reply(ErrorReply(openai::ToHttpError(ready)));
@@ -177,16 +195,21 @@ void HttpRoutes::AnswerLater(size_t body_bytes,
 }
 
 std::shared_ptr<HttpExchange> HttpRoutes::StartGeneration(
-    HttpRequest request, openai::Endpoint endpoint, const std::shared_ptr<HttpPeer>& peer) const {
+    HttpRequest request,
+    Caller caller,
+    openai::Endpoint endpoint,
+    const std::shared_ptr<HttpPeer>& peer) const {
   absl::Status status = CheckReady(options_.state->load(std::memory_order_acquire));
   std::shared_ptr<HttpGeneration> generation;
   if (status.ok()) {
     generation = std::make_shared<HttpGeneration>(
         options_.services,
         peer,
-        HttpGeneration::Options{.endpoint = endpoint,
+        HttpGeneration::Options{.caller = std::move(caller),
+                                .endpoint = endpoint,
                                 .reasoning = options_.reasoning,
                                 .id = NewResponseId(endpoint),
+                                .traceparent = request.traceparent,
                                 .created = absl::ToUnixSeconds(absl::Now())});
     const size_t body_bytes = request.body.size();
     status = options_.text_pool->Post(

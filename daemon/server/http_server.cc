@@ -160,6 +160,8 @@ void HttpServer::ScheduleTick(IoThread* thread) {
   thread->tick.expires_after(absl::ToChronoMilliseconds(period));
   thread->tick.async_wait([this, thread](ErrorCode stopped) {
     if (stopped || thread->is_stopping) return;
+    TlsContext* const tls = options_.connection.tls;
+    if (tls != nullptr && thread == threads_.front().get()) tls->ReloadIfChanged();
     for (auto it = thread->connections.begin(); it != thread->connections.end();) {
       (*it)->Tick();
       it = (*it)->is_closed() ? thread->connections.erase(it) : std::next(it);

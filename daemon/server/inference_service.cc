@@ -30,6 +30,12 @@ absl::Status HandleBytes(absl::StatusOr<Response> (*handle)(const Request&, cons
   return absl::OkStatus();
 }
 
+grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& why) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(why));
+  return reactor;
+}
+
 }  // namespace
 
 absl::Status CheckReady(ServingState state) {
@@ -56,23 +62,29 @@ void InferenceService::PostAdmission(GenerationCall* call, const grpc::ByteBuffe
 grpc::ServerUnaryReactor* InferenceService::Generate(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  auto* call = new GrpcUnaryCall(*services_, context, NextKey(), request, response);
+  absl::StatusOr<Caller> caller = services_->access->Check(AccessClass::kUser, *context);
+  if (!caller.ok()) return Refuse(context, caller.status());
+  auto* call = new GrpcUnaryCall(*services_, context, *std::move(caller), request, response);
   PostAdmission(call, request);
   return call;
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::StreamGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  auto* call = new GrpcStreamCall(*services_, context, NextKey(), request);
+  absl::StatusOr<Caller> caller = services_->access->Check(AccessClass::kUser, *context);
+  if (!caller.ok()) return new RefusedStream(caller.status());
+  auto* call = new GrpcStreamCall(*services_, context, *std::move(caller), request);
   PostAdmission(call, request);
   return call;
 }
 
-grpc::ServerUnaryReactor* InferenceService::Answer(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* InferenceService::Answer(AccessClass access,
+                                                   grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request,
                                                    absl::AnyInvocable<absl::Status()> handle) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  absl::Status status = CheckReady(state_->load(std::memory_order_acquire));
+  absl::Status status = services_->access->Check(access, *context).status();
+  if (status.ok()) status = CheckReady(state_->load(std::memory_order_acquire));
   if (status.ok()) {
     status = text_pool_->Post(request->Length(), [reactor, handle = std::move(handle)]() mutable {
       reactor->Finish(ToGrpcStatus(handle()));
@@ -85,7 +97,7 @@ grpc::ServerUnaryReactor* InferenceService::Answer(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return Answer(context, request, [this, request, response] {
+  return Answer(AccessClass::kUser, context, request, [this, request, response] {
     return HandleBytes(&TokenizeText, *services_->model, *request, response);
   });
 }
@@ -93,7 +105,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return Answer(context, request, [this, request, response] {
+  return Answer(AccessClass::kUser, context, request, [this, request, response] {
     return HandleBytes(&DetokenizeIds, *services_->model, *request, response);
   });
 }
@@ -101,7 +113,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return Answer(context, request, [this, request, response] {
+  return Answer(AccessClass::kUser, context, request, [this, request, response] {
     return HandleBytes(&DescribeModel, *services_->model, *request, response);
   });
 }

@@ -46,11 +46,11 @@ class InferenceService final : public v1::InferenceService::WithRawCallbackMetho
                                      grpc::ByteBuffer* response) override;
 
  private:
-  engine::RequestKey NextKey() { return services_->calls->NextKey(); }
   // Posts the call's admission to a text thread, or ends it.
   void PostAdmission(GenerationCall* call, const grpc::ByteBuffer* request);
-  // Runs `handle` on a text thread and answers with what it says.
-  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+  // Of a caller of that class, runs `handle` on a text thread and answers with what it says.
+  grpc::ServerUnaryReactor* Answer(AccessClass access,
+                                   grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer* request,
                                    absl::AnyInvocable<absl::Status()> handle);
 

@@ -2,33 +2,37 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/server/rpc_error.h"
 
 namespace pagoda::daemon {
 
-absl::Status LiveRequestIds::Insert(const std::string& request_id, engine::RequestKey key) {
-  MutexLock lock(&mutex_);
-  const bool is_new = live_.try_emplace(request_id, Live{.key = key}).second;
-  return is_new ? absl::OkStatus() : RequestIdInUseError(request_id);
+std::string LiveRequestIds::NameOf(absl::string_view tenant, absl::string_view request_id) {
+  // No tenant's name holds a zero byte.
+  return absl::StrCat(tenant, absl::string_view("\0", 1), request_id);
 }
 
-void LiveRequestIds::Erase(const std::string& request_id) {
+bool LiveRequestIds::Insert(const std::string& name, engine::RequestKey key) {
   MutexLock lock(&mutex_);
-  live_.erase(request_id);
+  return live_.try_emplace(name, Live{.key = key}).second;
 }
 
-absl::optional<engine::RequestKey> LiveRequestIds::Abort(const std::string& request_id) {
+void LiveRequestIds::Erase(const std::string& name) {
   MutexLock lock(&mutex_);
-  const auto found = live_.find(request_id);
+  live_.erase(name);
+}
+
+absl::optional<engine::RequestKey> LiveRequestIds::Abort(const std::string& name) {
+  MutexLock lock(&mutex_);
+  const auto found = live_.find(name);
   if (found == live_.end()) return absl::nullopt;
   found->second.is_aborted = true;
   return found->second.key;
 }
 
-bool LiveRequestIds::WasAborted(const std::string& request_id, engine::RequestKey key) const {
+bool LiveRequestIds::WasAborted(const std::string& name, engine::RequestKey key) const {
   MutexLock lock(&mutex_);
-  const auto found = live_.find(request_id);
+  const auto found = live_.find(name);
   return found != live_.end() && found->second.key == key && found->second.is_aborted;
 }
 

@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "engine/ids.h"
@@ -16,17 +16,20 @@
 
 namespace pagoda::daemon {
 
-// The ids that clients gave to requests that are running. Thread-safe.
+// The ids that clients gave to requests that are running, apart for each tenant. Thread-safe.
 class LiveRequestIds {
  public:
-  // ALREADY_EXISTS when the id is in use.
-  absl::Status Insert(const std::string& request_id, engine::RequestKey key);
-  void Erase(const std::string& request_id);
+  // What the others take: tenants neither meet each other's ids nor end each other's requests.
+  static std::string NameOf(absl::string_view tenant, absl::string_view request_id);
+
+  // False when the id is in use.
+  bool Insert(const std::string& name, engine::RequestKey key);
+  void Erase(const std::string& name);
   // Somebody else than its caller wants the request to end. Its key, which the engine may not know
   // yet: whoever submits it asks WasAborted afterwards. Absent: there is no such request.
-  absl::optional<engine::RequestKey> Abort(const std::string& request_id);
+  absl::optional<engine::RequestKey> Abort(const std::string& name);
   // Whether the request of that id is still that one, and has been aborted.
-  bool WasAborted(const std::string& request_id, engine::RequestKey key) const;
+  bool WasAborted(const std::string& name, engine::RequestKey key) const;
 
  private:
   struct Live {

@@ -23,7 +23,7 @@ constexpr std::array<absl::string_view, engine::kNumOutcomes> kOutcomeNames = {
 constexpr std::array<absl::string_view, kNumServingStates> kStateNames = {
     "loading", "ready", "draining", "failed"};
 constexpr std::array<absl::string_view, kNumRejectReasons> kRejectNames = {
-    "queue_full", "loading", "draining", "too_long", "invalid", "worker_lost"};
+    "queue_full", "loading", "draining", "too_long", "invalid", "worker_lost", "auth"};
 constexpr std::array<absl::string_view, kNumApis> kApiNames = {"grpc", "vllm_grpc", "http"};
 
 double Load(const std::atomic<uint64_t>& counter) {
@@ -96,7 +96,8 @@ void WriteRequests(const engine::EngineMetrics& engine,
     }
   }
   FamilyWriter rejected = out->Counter("pagoda_requests_rejected_total",
-                                       "Generation calls turned away before the engine took them.");
+                                       "Generation calls turned away before the engine took them, "
+                                       "and calls of every kind without the key that they need.");
   for (size_t i = 0; i < kNumRejectReasons; ++i) {
     rejected.Add(Load(server.requests_rejected[i]), {{"reason", std::string(kRejectNames[i])}});
   }

@@ -6,7 +6,9 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "engine/errors.h"
 #include "google/protobuf/any.pb.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -129,6 +131,18 @@ absl::Status MessageTooLargeError(size_t max_bytes) {
       absl::StrCat("the request inflates to more than the limit of ", max_bytes, " bytes"));
 }
 
+absl::Status UnauthenticatedError() {
+  return MakeError(absl::StatusCode::kUnauthenticated,
+                   "INVALID_API_KEY",
+                   "expected Authorization: Bearer with a key of this server");
+}
+
+absl::Status WrongAccessClassError() {
+  return MakeError(absl::StatusCode::kPermissionDenied,
+                   "WRONG_ACCESS_CLASS",
+                   "the key that is shown does not allow this call");
+}
+
 absl::Status ModelNotFoundError(absl::string_view name, absl::string_view served_name) {
   absl::Status status = MakeError(
       absl::StatusCode::kNotFound,
@@ -215,6 +229,10 @@ absl::optional<absl::Duration> RetryDelay(const absl::Status& status) {
              absl::Nanoseconds(retry.retry_delay().nanos());
     }
   }
+  if (const auto payload = status.GetPayload(engine::kRetryAfterPayload)) {
+    int64_t ns = 0;
+    if (absl::SimpleAtoi(std::string(*payload), &ns)) return absl::Nanoseconds(ns);
+  }
   // A status with other details says by their absence that a retry does not help.
   if (status.GetPayload(TypeUrl<google::rpc::ErrorInfo>())) return absl::nullopt;
   if (status.code() == absl::StatusCode::kResourceExhausted) return kShortRetryDelay;
@@ -246,6 +264,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 
   absl::Status complete = status;
   if (const auto delay = RetryDelay(status)) AddRetryDelay(*delay, &complete);
+  complete.ErasePayload(engine::kRetryAfterPayload);
   if (!complete.GetPayload(TypeUrl<google::rpc::ErrorInfo>())) {
     AddDetail(MakeErrorInfo(ReasonOfCode(status.code())), &complete);
   }

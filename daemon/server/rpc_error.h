@@ -33,6 +33,9 @@ absl::Status MalformedMessageError(absl::string_view message_type);
 absl::Status MalformedGzipError();
 // RESOURCE_EXHAUSTED, as gRPC says of a message that is too large before it is inflated.
 absl::Status MessageTooLargeError(size_t max_bytes);
+// UNAUTHENTICATED: no key of ours is shown. PERMISSION_DENIED: the key is of a lower class.
+absl::Status UnauthenticatedError();
+absl::Status WrongAccessClassError();
 // NOT_FOUND with ResourceInfo.
 absl::Status ModelNotFoundError(absl::string_view name, absl::string_view served_name);
 // ALREADY_EXISTS.

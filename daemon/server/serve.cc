@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "daemon/server/access.h"
 #include "daemon/server/constraint_compiler.h"
 #include "daemon/server/exit_deadline.h"
 #include "daemon/server/generation_call.h"
@@ -28,17 +29,18 @@
 #include "daemon/server/metrics_collector.h"
 #include "daemon/server/metrics_endpoint.h"
 #include "daemon/server/model_loader.h"
+#include "daemon/server/operations.h"
 #include "daemon/server/output_shards.h"
 #include "daemon/server/pulse_pipe.h"
 #include "daemon/server/rpc_error.h"
 #include "daemon/server/service_manager.h"
 #include "daemon/server/signal_thread.h"
+#include "daemon/server/start_failure.h"
 #include "daemon/server/text_pool.h"
 #include "daemon/server/vllm/engine_service.h"
 #include "daemon/server/vllm/kv_event_hub.h"
 #include "engine/engine.h"
 #include "engine/model/kv_pool.h"
-#include "kernels/base/device_fault.h"
 #include "kernels/base/log.h"
 #include "kernels/base/mutex.h"
 #include "kernels/base/status_macros.h"
@@ -75,9 +77,9 @@ constexpr size_t kMaxLargestBodies = 16;
 // threads leave in the members that say so.
 class Daemon {
  public:
-  Daemon(const ServerConfig& config, bool http_is_optional, ServiceManager* manager)
+  Daemon(const ServerConfig& config, ServeSources sources, ServiceManager* manager)
       : config_(config),
-        http_is_optional_(http_is_optional),
+        sources_(std::move(sources)),
         manager_(manager),
         collector_(std::make_shared<MetricsCollector>(
             &engine_metrics_, &server_metrics_, [this] { return state_.load(); })),
@@ -98,13 +100,13 @@ class Daemon {
   void Drain();
   void Stop();
   void SetState(ServingState state);
-  void HandleSignal(int count);
+  void AskToStop();
   void RunEngine();
   bool EngineHasEnded() const;
   bool EngineHasFailed() const;
 
   ServerConfig config_;
-  const bool http_is_optional_;
+  const ServeSources sources_;
   ServiceManager* const manager_;
   const Clock& clock_ = Clock::Monotonic();
 
@@ -119,8 +121,11 @@ class Daemon {
   // Made in this order, destroyed in reverse.
   engine::EngineMetrics engine_metrics_;
   ServerMetrics server_metrics_;
+  AccessControl access_{&server_metrics_};
+  std::unique_ptr<TlsContext> tls_;  // null: HTTP is not encrypted
   const std::shared_ptr<MetricsCollector> collector_;
   ServedModel model_;
+  RequestLog request_log_{&clock_};
   LiveRequestIds request_ids_;
   CallCounter calls_;
   CallServices services_;
@@ -141,33 +146,12 @@ class Daemon {
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<EngineAsPort> engine_port_;
   std::thread engine_thread_;
+  Operations operations_{{.sources = &sources_,
+                          .access = &access_,
+                          .manager = manager_,
+                          .tls = &tls_,
+                          .ask_to_stop = [this] { AskToStop(); }}};
 };
-
-// The worker died or hung while it loaded, or its device failed; anything else is about the model.
-bool IsWorkersEnd(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsInternal(status);
-}
-
-absl::optional<ExitCode> ExitCodeOf(DeviceFault fault) {
-  switch (fault) {
-    case DeviceFault::kNone:
-      break;
-    case DeviceFault::kNoModule:
-      return kExitNoModule;
-    case DeviceFault::kNoDriver:
-      return kExitNoDriver;
-    case DeviceFault::kOldDriver:
-      return kExitOldDriver;
-    case DeviceFault::kNoDevice:
-      return kExitNoDevice;
-    case DeviceFault::kOldDevice:
-      return kExitOldDevice;
-    case DeviceFault::kNoMemory:
-      return kExitNoMemory;
-  }
-  return absl::nullopt;
-}
 
 int Daemon::Run() {
   struct Step {
@@ -179,15 +163,14 @@ int Daemon::Run() {
                                     {&Daemon::StartWorker, kExitNoDevice},
                                     {&Daemon::Load, kExitBadModel},
                                     {&Daemon::StartEngine, kExitBadModel}};
-  const SignalThread signals([this](int count) { HandleSignal(count); });
+  const SignalThread signals([this] { AskToStop(); },
+                             [this] { operations_.Reload(state_.load() == ServingState::kReady); });
   int exit_code = kExitOk;
   for (const Step& step : kSteps) {
     const absl::Status status = (this->*step.run)();
     if (status.ok()) continue;
     LogError("%s", status.message());
-    exit_code =
-        IsWorkersEnd(status) && step.run == &Daemon::Load ? kExitWorkerLost : step.on_failure;
-    if (const auto code = ExitCodeOf(DeviceFaultOf(status)); code.has_value()) exit_code = *code;
+    exit_code = ExitCodeOfStart(status, step.run == &Daemon::Load, step.on_failure);
     break;
   }
   if (exit_code == kExitOk) exit_code = ServeUntilStopped();
@@ -203,6 +186,14 @@ absl::Status Daemon::ReadModel() {
 
 absl::Status Daemon::Listen() {
   const internal::v1::FrontEndConfig& front_end = config_.front_end();
+  if (!front_end.api_keys().empty()) {
+    PAGODA_ASSIGN_OR_RETURN(ApiKeys keys, ApiKeys::Parse(front_end.api_keys()));
+    access_.SetKeys(std::move(keys));
+  }
+  const TlsFiles tls = TlsFiles::Of(front_end);
+  if (!tls.empty()) {
+    PAGODA_ASSIGN_OR_RETURN(tls_, TlsContext::Load(tls));
+  }
   if (!GrpcIdleSleepIsOff())
     LogWarning("gRPC's idle sleep is on: the first call after a quiet second may wait 100 ms");
   shards_ = std::make_unique<OutputShards>(OutputShards::Options{
@@ -219,6 +210,8 @@ absl::Status Daemon::Listen() {
                .request_ids = &request_ids_,
                .calls = &calls_,
                .metrics = &server_metrics_,
+               .access = &access_,
+               .log = &request_log_,
                .compiler = compiler_.get(),
                .clock = &clock_,
                .max_stream_buffer_bytes = front_end.max_stream_buffer_bytes()};
@@ -241,17 +234,16 @@ absl::Status Daemon::Listen() {
   }
   PAGODA_ASSIGN_OR_RETURN(ListenAddress address,
                           ParseListenAddress("--grpc-address", front_end.grpc_address()));
-  if (!address.IsLoopback()) {
-    LogWarning("%s is reachable from other machines, without authentication or encryption",
-               address.ToString());
-  }
+  WarnOfReach(address, tls, access_);
   PAGODA_ASSIGN_OR_RETURN(
       grpc_server_,
       GrpcServer::Start({.address = std::move(address),
+                         .tls = tls,
                          .max_message_bytes = static_cast<int>(front_end.max_message_bytes()),
                          .max_inbound_bytes = kMaxInboundBytes},
                         {service_.get(), engine_service_.get()}));
   PAGODA_RETURN_IF_ERROR(ListenHttp());
+  PAGODA_RETURN_IF_ERROR(operations_.Listen(front_end.admin_socket()));
   LogInfo("gRPC on %s, loading", grpc_server_->address().ToString());
   MutexLock lock(&mutex_);
   socket_path_ = grpc_server_->address().path;
@@ -268,16 +260,9 @@ absl::Status Daemon::ListenHttp() {
                                 .state = &state_,
                                 .metrics = collector_,
                                 .created = absl::ToUnixSeconds(absl::Now())};
-  if (!front_end.http_api_keys().empty()) {
-    PAGODA_ASSIGN_OR_RETURN(routes.keys, ApiKeys::Parse(front_end.http_api_keys()));
-  }
   if (front_end.http_reasoning_parser() == "open") routes.reasoning = openai::ReasoningMode::kOpen;
   if (front_end.http_reasoning_parser() == "none") routes.reasoning = openai::ReasoningMode::kNone;
-  if (!address.IsLoopback()) {
-    LogWarning("%s is reachable from other machines, without encryption%s",
-               address.ToString(),
-               routes.keys.empty() ? " or authentication" : "");
-  }
+  WarnOfReach(address, TlsFiles::Of(front_end), access_);
   http_routes_ = std::make_unique<HttpRoutes>(std::move(routes));
   auto server = HttpServer::Start(
       {.address = std::move(address),
@@ -285,6 +270,7 @@ absl::Status Daemon::ListenHttp() {
        .max_connections = front_end.http_max_connections(),
        .connection = {.routes = http_routes_.get(),
                       .clock = &clock_,
+                      .tls = tls_.get(),
                       .allowed_origins = {front_end.http_allowed_origins().begin(),
                                           front_end.http_allowed_origins().end()},
                       .max_body_bytes = front_end.max_message_bytes(),
@@ -292,7 +278,7 @@ absl::Status Daemon::ListenHttp() {
                       .num_connections = &server_metrics_.http_connections,
                       .stall_timeout = absl::Milliseconds(front_end.stream_stall_timeout_ms()),
                       .heartbeat_interval = absl::Milliseconds(front_end.http_heartbeat_ms())}});
-  if (!server.ok() && http_is_optional_) {
+  if (!server.ok() && sources_.http_is_optional) {
     LogWarning("no HTTP API: %s", server.status().message());
     return absl::OkStatus();
   }
@@ -365,6 +351,7 @@ absl::Status Daemon::StartEngine() {
                             .clock = &clock_});
   engine_port_ = std::make_unique<EngineAsPort>(engine_.get());
   services_.engine = engine_port_.get();
+  operations_.SetEngine(engine_.get());
   shards_->SetEngine(engine_port_.get());
   kv_events_->SetWatch([engine = engine_.get()](uint64_t watch) { engine->WatchBlocks(watch); });
   engine_thread_ = std::thread([this] { RunEngine(); });
@@ -393,13 +380,15 @@ void Daemon::SetState(ServingState state) {
   grpc_server_->SetServing(state == ServingState::kReady);
 }
 
-void Daemon::HandleSignal(int count) {
-  num_signals_.store(count);
+void Daemon::AskToStop() {
+  const int count = num_signals_.fetch_add(1) + 1;
   MutexLock lock(&mutex_);
   if (state_.load() == ServingState::kLoading) {
     // Nobody is served yet and loading cannot be interrupted; the worker dies with this process.
     LogInfo("stopped while loading");
     if (!socket_path_.empty()) unlink(socket_path_.c_str());
+    const std::string& admin_socket = config_.front_end().admin_socket();
+    if (!admin_socket.empty()) unlink(admin_socket.c_str());
     _exit(kExitOk);
   }
   LogInfo("%s",
@@ -463,6 +452,7 @@ void Daemon::Drain() {
 
 void Daemon::Stop() {
   const ExitDeadline hard_exit(kHardExitTime, kExitWorkerLost);
+  operations_.Stop();
   if (engine_thread_.joinable()) {
     engine_->Stop(DrainingError());
     engine_thread_.join();
@@ -488,12 +478,12 @@ void RaiseDescriptorLimit() {
 
 }  // namespace
 
-int RunServe(const ServerConfig& config, bool http_is_optional) {
+int RunServe(const ServerConfig& config, ServeSources sources) {
   SignalThread::BlockSignals();
   RaiseDescriptorLimit();
   ServiceManager manager(ServiceManager::Options::TakeFromEnvironment());
   RouteLibraryLogs();
-  return Daemon(config, http_is_optional, &manager).Run();
+  return Daemon(config, std::move(sources), &manager).Run();
 }
 
 }  // namespace pagoda::daemon

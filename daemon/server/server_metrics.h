@@ -43,9 +43,10 @@ enum class RejectReason : uint8_t {
   kDraining,
   kTooLong,
   kInvalid,
-  kWorkerLost
+  kWorkerLost,
+  kAuth
 };
-inline constexpr size_t kNumRejectReasons = 6;
+inline constexpr size_t kNumRejectReasons = 7;
 // grpc::StatusCode runs from OK (0) to UNAUTHENTICATED (16).
 inline constexpr size_t kNumGrpcCodes = 17;
 

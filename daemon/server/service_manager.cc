@@ -75,6 +75,10 @@ void ServiceManager::NoteReady(absl::string_view status) {
   Send(absl::StrCat("READY=1\nSTATUS=", OneLine(status)));
 }
 
+void ServiceManager::NoteReloading() { Send("RELOADING=1"); }
+
+void ServiceManager::NoteReloaded() { Send("READY=1"); }
+
 void ServiceManager::NoteStopping(absl::string_view status, absl::Duration more) {
   Send(absl::StrCat("STOPPING=1\nSTATUS=", OneLine(status), "\n", ExtendTimeout(more)));
 }

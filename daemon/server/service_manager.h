@@ -32,6 +32,9 @@ class ServiceManager {
   // Still starting, and at `status`; the start may take `more` from now.
   void NoteLoading(absl::string_view status, absl::Duration more);
   void NoteReady(absl::string_view status);
+  // Reads its configuration again, and has done so.
+  void NoteReloading();
+  void NoteReloaded();
   // The stop may take `more` from now.
   void NoteStopping(absl::string_view status, absl::Duration more);
   void NoteAlive();

@@ -44,10 +44,10 @@ TEST(CommandLineTest, UsageErrorsExitWith2) {
       {"serve", "--grpc-address=localhost"}, 2, "--grpc-address=localhost: expected HOST:PORT");
   ExpectRefusal(
       {"serve", "--http-address=localhost"}, 2, "--http-address=localhost: expected HOST:PORT");
-  ExpectRefusal({"serve", "--http-api-key-file=/nowhere"}, 2, "expected a file that can be read");
-  ExpectRefusal({"serve", "--http-api-key-file=/proc/self/limits"},
+  ExpectRefusal({"serve", "--api-key-file=/nowhere"}, 2, "expected a file that can be read");
+  ExpectRefusal({"serve", "--api-key-file=/proc/self/limits"},
                 2,
-                "--http-api-key-file: line 1: expected a key of printable ASCII without spaces");
+                "--api-key-file: line 1: expected a key of printable ASCII without spaces");
   ExpectRefusal({"serve", "--config=/nowhere.yaml"}, 2, "/nowhere.yaml: cannot be read");
   ExpectRefusal({"worker", "--channel-fd=0"}, 2, "workers are started by pagoda serve");
 }

@@ -27,9 +27,10 @@ using ::testing::StartsWith;
 constexpr char kCompletions[] = "/v1/completions";
 constexpr char kChat[] = "/v1/chat/completions";
 
-std::unique_ptr<TestDaemon> StartHttp(std::vector<std::string> flags) {
+std::unique_ptr<TestDaemon> StartHttp(std::vector<std::string> flags, std::string api_key = "") {
   flags.insert(flags.begin(), {"--device=sim", "--sim-base-us=0", "--sim-per-token-us=0"});
-  auto daemon = TestDaemon::Start({.flags = std::move(flags), .with_http = true});
+  auto daemon = TestDaemon::Start(
+      {.flags = std::move(flags), .api_key = std::move(api_key), .with_http = true});
   EXPECT_TRUE(daemon.ok()) << daemon.status();
   if (!daemon.ok()) std::abort();
   return *std::move(daemon);
@@ -358,7 +359,7 @@ TEST_F(HttpErrors, NotHttp) {
 TEST(HttpKeys, OneOfTheFilesKeysIsNeeded) {
   const std::string path = absl::StrCat(::testing::TempDir(), "keys-", getpid());
   std::ofstream(path) << "# of the team\nsk-one\n\n  sk-two  \n";
-  const auto daemon = StartHttp({"--http-api-key-file=" + path});
+  const auto daemon = StartHttp({"--api-key-file=" + path}, "sk-two");
   const int port = daemon->http_port();
   const auto status = [&](absl::string_view route, const std::string& headers) {
     return HttpGet(port, route, headers).status;

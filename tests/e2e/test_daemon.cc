@@ -143,6 +143,7 @@ absl::StatusOr<std::unique_ptr<TestDaemon>> TestDaemon::Start(TestDaemonOptions 
     // would see that the channel has connected.
     context.set_wait_for_ready(true);
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    if (!options.api_key.empty()) context.AddMetadata("authorization", "Bearer " + options.api_key);
     v1::GetModelResponse model;
     return daemon->stub_->GetModel(&context, v1::GetModelRequest(), &model).ok();
   });

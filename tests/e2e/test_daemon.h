@@ -46,6 +46,8 @@ struct TestDaemonOptions {
   bool wait_until_serving = true;
   // Served at a port of 127.0.0.1 rather than at a socket in `dir`.
   bool over_tcp = false;
+  // Shown when asking whether it serves, where the flags name keys.
+  std::string api_key;
   // With the HTTP API, at a free port of 127.0.0.1.
   bool with_http = false;
 };

@@ -34,7 +34,7 @@ class Daemon:
         keys.write_text(KEY + "\n")
         self.process = subprocess.Popen(
             [binary, "serve", str(ROOT / "deploy/models/fable-7m"), f"--grpc-address=unix:{self.folder.name}/sock",
-             "--metrics-address=127.0.0.1:0", f"--http-address=127.0.0.1:{self.port}", f"--http-api-key-file={keys}",
+             "--metrics-address=127.0.0.1:0", f"--http-address=127.0.0.1:{self.port}", f"--api-key-file={keys}",
              "--kv-cache-memory=128MiB", *flags], stderr=subprocess.DEVNULL)
 
     def __enter__(self):

@@ -122,7 +122,7 @@ def main():
         browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for device, parts in (("cpu", (keys, completion, chat, error)), ("sim", (keys, cancel))):
             port = free_port()
-            with Daemon(binary, f"--http-address=127.0.0.1:{port}", f"--http-api-key-file={key_file}", f"--device={device}",
+            with Daemon(binary, f"--http-address=127.0.0.1:{port}", f"--api-key-file={key_file}", f"--device={device}",
                         "--kv-cache-memory=128MiB", *(["--sim-base-us=20000"] if device == "sim" else [])):
                 page = browser.new_page(viewport={"width": 1200, "height": 800})
                 faults, elsewhere = [], []

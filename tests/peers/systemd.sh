@@ -107,7 +107,7 @@ sleep 3
 [ "$(property ActiveState)/$(property ExecMainStatus)" = failed/2 ] || fail "a bad setting: $(property ActiveState), $(property ExecMainStatus)"
 echo "ok: a bad setting fails with exit code 2 and is not tried again"
 
-inside sh -c 'printf "device: sim\nhttp-api-key-file: /run/credentials/pagoda.service/api-keys\n" >/etc/pagoda/pagoda.yaml'
+inside sh -c 'printf "device: sim\napi-key-file: /run/credentials/pagoda.service/api-keys\n" >/etc/pagoda/pagoda.yaml'
 inside systemctl reset-failed pagoda
 inside systemctl start pagoda 2>/dev/null && fail "it starts without the keys that it should ask for"
 inside sh -c 'umask 077; echo sesame >/etc/pagoda/api-keys'

@@ -43,14 +43,21 @@ absl::StatusOr<Request> EngineService::Parse(const grpc::ByteBuffer& bytes) cons
 
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* EngineService::Answer(
+    AccessClass access,
     grpc::CallbackServerContext* context,
     const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response,
-    absl::StatusOr<Response> (EngineService::*handle)(const Request&)) {
+    absl::StatusOr<Response> (EngineService::*handle)(const Request&, const Caller&)) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const auto run = [this, request, response, handle]() -> absl::Status {
+  absl::StatusOr<Caller> caller = options_.services->access->Check(access, *context);
+  if (!caller.ok()) {
+    reactor->Finish(ToGrpcStatus(caller.status()));
+    return reactor;
+  }
+  const auto run =
+      [this, caller = *std::move(caller), request, response, handle]() -> absl::Status {
     PAGODA_ASSIGN_OR_RETURN(const Request parsed, Parse<Request>(*request));
-    PAGODA_ASSIGN_OR_RETURN(const Response reply, (this->*handle)(parsed));
+    PAGODA_ASSIGN_OR_RETURN(const Response reply, (this->*handle)(parsed, caller));
     *response = SerializeReply(reply);
     return absl::OkStatus();
   };
@@ -69,8 +76,10 @@ grpc::ServerUnaryReactor* EngineService::Answer(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   last_receive_unix_ns_.store(absl::GetCurrentTimeNanos(), std::memory_order_relaxed);
+  absl::StatusOr<Caller> caller = options_.services->access->Check(AccessClass::kUser, *context);
+  if (!caller.ok()) return new RefusedStream(caller.status());
   auto* const call = new EngineGenerateCall(
-      *options_.services, context, options_.services->calls->NextKey(), request, Api::kVllmGrpc);
+      *options_.services, context, *std::move(caller), request, Api::kVllmGrpc);
   absl::Status status = CheckReady(state());
   if (status.ok()) status = options_.text_pool->Post(request->Length(), [call] { call->Admit(); });
   if (!status.ok()) call->End(status);
@@ -81,8 +90,10 @@ grpc::ServerUnaryReactor* EngineService::Embed(grpc::CallbackServerContext* cont
                                                const grpc::ByteBuffer* /*request*/,
                                                grpc::ByteBuffer* /*response*/) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(
-      ToGrpcStatus(absl::UnimplementedError("Embed: the model generates and embeds nothing")));
+  absl::Status status = options_.services->access->Check(AccessClass::kUser, *context).status();
+  if (status.ok())
+    status = absl::UnimplementedError("Embed: the model generates and embeds nothing");
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 
@@ -98,29 +109,31 @@ grpc::ServerUnaryReactor* EngineService::HealthCheck(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* EngineService::Abort(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return Answer(context, request, response, &EngineService::AbortRequests);
+  return Answer(AccessClass::kUser, context, request, response, &EngineService::AbortRequests);
 }
 
 grpc::ServerUnaryReactor* EngineService::GetModelInfo(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request,
                                                       grpc::ByteBuffer* response) {
-  return Answer(context, request, response, &EngineService::TellModel);
+  return Answer(AccessClass::kUser, context, request, response, &EngineService::TellModel);
 }
 
 grpc::ServerUnaryReactor* EngineService::GetServerInfo(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return Answer(context, request, response, &EngineService::TellServer);
+  return Answer(AccessClass::kUser, context, request, response, &EngineService::TellServer);
 }
 
 grpc::ServerUnaryReactor* EngineService::GetLoads(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* request,
                                                   grpc::ByteBuffer* response) {
-  return Answer(context, request, response, &EngineService::TellLoads);
+  return Answer(AccessClass::kUser, context, request, response, &EngineService::TellLoads);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::GetTokenizer(
-    grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* request) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const auto caller = options_.services->access->Check(AccessClass::kUser, *context);
+  if (!caller.ok()) return new RefusedStream(caller.status());
   auto* const stream = new TokenizerStream;
   absl::Status status = CheckLoaded(state());
   if (status.ok()) {
@@ -132,7 +145,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::GetTokenizer(
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::SubscribeKvEvents(
-    grpc::CallbackServerContext* /*context*/, const grpc::ByteBuffer* request) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const auto caller = options_.services->access->Check(AccessClass::kUser, *context);
+  if (!caller.ok()) return new RefusedStream(caller.status());
   auto* const stream = new KvEventStream(options_.kv_events);
   const auto attach = [this, stream, request] {
     const auto subscription = Parse<smg_pb::SubscribeKvEventsRequest>(*request);
@@ -146,21 +161,22 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::SubscribeKvEvents(
 }
 
 absl::StatusOr<engine_pb::AbortResponse> EngineService::AbortRequests(
-    const engine_pb::AbortRequest& request) {
+    const engine_pb::AbortRequest& request, const Caller& caller) {
   for (const std::string& id : request.request_ids()) {
-    const auto key = options_.services->request_ids->Abort(id);
+    const auto key =
+        options_.services->request_ids->Abort(LiveRequestIds::NameOf(caller.tenant.name, id));
     if (key.has_value()) options_.services->engine->Cancel(*key);
   }
   return engine_pb::AbortResponse();
 }
 
 absl::StatusOr<engine_pb::GetModelInfoResponse> EngineService::TellModel(
-    const engine_pb::GetModelInfoRequest& /*request*/) {
+    const engine_pb::GetModelInfoRequest& /*request*/, const Caller& /*caller*/) {
   return model_info_;
 }
 
 absl::StatusOr<engine_pb::GetServerInfoResponse> EngineService::TellServer(
-    const engine_pb::GetServerInfoRequest& /*request*/) {
+    const engine_pb::GetServerInfoRequest& /*request*/, const Caller& /*caller*/) {
   const ServedModel& model = *options_.services->model;
   engine_pb::GetServerInfoResponse info;
   info.set_active_requests(static_cast<uint32_t>(options_.services->calls->num_open()));
@@ -179,7 +195,7 @@ absl::StatusOr<engine_pb::GetServerInfoResponse> EngineService::TellServer(
 }
 
 absl::StatusOr<engine_pb::GetLoadsResponse> EngineService::TellLoads(
-    const engine_pb::GetLoadsRequest& request) {
+    const engine_pb::GetLoadsRequest& request, const Caller& /*caller*/) {
   FieldChecker checker;
   if (request.has_dp_rank()) checker.CheckInt("dp_rank", request.dp_rank(), 0, 0);
   PAGODA_RETURN_IF_ERROR(checker.ToStatus());

@@ -73,25 +73,28 @@ class EngineService final : public EngineServiceBase {
 
  private:
   ServingState state() const { return options_.state->load(std::memory_order_acquire); }
-  // Once loaded, answers with what `handle` says: at once, so that a daemon whose text threads have
-  // all hands full still takes aborts and tells its load; on a text thread when the request is
-  // long.
+  // Once loaded, answers a caller of that class with what `handle` says: at once, so that a daemon
+  // whose text threads have all hands full still takes aborts and tells its load; on a text thread
+  // when the request is long.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Answer(
+      AccessClass access,
       grpc::CallbackServerContext* context,
       const grpc::ByteBuffer* request,
       grpc::ByteBuffer* response,
-      absl::StatusOr<Response> (EngineService::*handle)(const Request&));
+      absl::StatusOr<Response> (EngineService::*handle)(const Request&, const Caller&));
   template <typename Request>
   absl::StatusOr<Request> Parse(const grpc::ByteBuffer& bytes) const;
 
   // ---- Any thread; quick
-  absl::StatusOr<engine_pb::AbortResponse> AbortRequests(const engine_pb::AbortRequest& request);
+  absl::StatusOr<engine_pb::AbortResponse> AbortRequests(const engine_pb::AbortRequest& request,
+                                                         const Caller& caller);
   absl::StatusOr<engine_pb::GetModelInfoResponse> TellModel(
-      const engine_pb::GetModelInfoRequest& request);
+      const engine_pb::GetModelInfoRequest& request, const Caller& caller);
   absl::StatusOr<engine_pb::GetServerInfoResponse> TellServer(
-      const engine_pb::GetServerInfoRequest& request);
-  absl::StatusOr<engine_pb::GetLoadsResponse> TellLoads(const engine_pb::GetLoadsRequest& request);
+      const engine_pb::GetServerInfoRequest& request, const Caller& caller);
+  absl::StatusOr<engine_pb::GetLoadsResponse> TellLoads(const engine_pb::GetLoadsRequest& request,
+                                                        const Caller& caller);
   // ---- Text threads
   absl::StatusOr<std::shared_ptr<const TokenizerBundle>> FindBundle(
       const grpc::ByteBuffer& request_bytes);

@@ -68,7 +68,7 @@ TEST(HttpMessageTest, ErrorsSayWhetherToTryAgain) {
 }
 
 TEST(HttpMessageTest, AMissingKeyIsAskedFor) {
-  const HttpReply reply = ErrorReply(openai::MissingKeyError());
+  const HttpReply reply = ErrorReply(openai::ToHttpError(UnauthenticatedError()));
   EXPECT_EQ(reply.status, 401);
   EXPECT_EQ(HeaderOf(reply, "WWW-Authenticate"), "Bearer");
 }

@@ -58,6 +58,7 @@ ServiceUnderTest::ServiceUnderTest(Options options) {
                .request_ids = &request_ids_,
                .calls = &calls_,
                .metrics = &metrics_,
+               .access = &access_,
                .compiler = &compiler_,
                .clock = options.clock,
                .max_stream_buffer_bytes = options.max_stream_buffer_bytes};

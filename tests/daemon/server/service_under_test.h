@@ -81,6 +81,13 @@ class ServiceUnderTest {
   OutputShards& shards() { return *shards_; }
   ServerMetrics& metrics() { return metrics_; }
   CallCounter& calls() { return calls_; }
+  AccessControl& access() { return access_; }
+  const CallServices& services() const { return services_; }
+  TextPool& text_pool() { return *text_pool_; }
+  const std::atomic<ServingState>& state() const { return state_; }
+  std::shared_ptr<grpc::Channel> channel() {
+    return server_->InProcessChannel(grpc::ChannelArguments());
+  }
   const ServedModel& model() const { return model_; }
   void SetState(ServingState state) { state_.store(state); }
   // Gives one delta to the output threads.
@@ -90,6 +97,7 @@ class ServiceUnderTest {
   const ServedModel model_ = MakeFakeModel();
   FakeEngine engine_;
   ServerMetrics metrics_;
+  AccessControl access_{&metrics_};
   LiveRequestIds request_ids_;
   CallCounter calls_;
   std::atomic<ServingState> state_{ServingState::kReady};

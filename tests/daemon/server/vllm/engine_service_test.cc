@@ -152,12 +152,13 @@ TEST(EngineServiceTest, AbortsBeforeSubmission) {
   LiveRequestIds ids;
   const engine::RequestKey key(3), next(4);
   EXPECT_FALSE(ids.Abort("a").has_value());
-  ASSERT_TRUE(ids.Insert("a", key).ok());
+  ASSERT_TRUE(ids.Insert("a", key));
+  EXPECT_FALSE(ids.Insert("a", next));
   EXPECT_FALSE(ids.WasAborted("a", key));
   EXPECT_EQ(ids.Abort("a"), key);
   EXPECT_TRUE(ids.WasAborted("a", key));
   ids.Erase("a");
-  ASSERT_TRUE(ids.Insert("a", next).ok());
+  ASSERT_TRUE(ids.Insert("a", next));
   EXPECT_FALSE(ids.WasAborted("a", key));
   EXPECT_FALSE(ids.WasAborted("a", next));
 }

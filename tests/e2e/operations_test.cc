@@ -1,0 +1,188 @@
+// What an operator does to a daemon: keys, reloads, the admin service.
+
+#include <csignal>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/test_daemon.h"
+
+namespace pagoda::e2e::operations_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::vector<std::string> kSim = {
+    "--device=sim", "--sim-base-us=1000", "--sim-per-token-us=0"};
+
+std::string PathOf(const std::string& name) {
+  return absl::StrCat(::testing::TempDir(), "ops-", getpid(), "-", name);
+}
+
+void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
+
+std::unique_ptr<TestDaemon> Start(std::vector<std::string> flags, const std::string& key = "") {
+  flags.insert(flags.begin(), kSim.begin(), kSim.end());
+  auto daemon = TestDaemon::Start({.flags = std::move(flags), .api_key = key});
+  EXPECT_TRUE(daemon.ok()) << daemon.status();
+  if (!daemon.ok()) std::abort();
+  return *std::move(daemon);
+}
+
+// Exit code of `pagoda generate` that shows the first key of the file.
+int Generate(const TestDaemon& daemon, const std::string& key_file) {
+  std::vector<std::string> arguments = {
+      "generate", "hello", "--max-tokens=2", absl::StrCat("--address=", daemon.grpc_address())};
+  if (!key_file.empty()) arguments.push_back("--api-key-file=" + key_file);
+  return RunPagoda(arguments).exit_code;
+}
+
+TEST(Operations, KeysAreAskedForAndMayChange) {
+  const std::string keys = PathOf("keys"), mine = PathOf("mine"), wrong = PathOf("wrong");
+  Write(keys, "sk-old tenant=red\n");
+  Write(mine, "# mine\nsk-old\n");
+  Write(wrong, "sk-wrong\n");
+  const auto daemon = Start({"--api-key-file=" + keys}, "sk-old");
+  EXPECT_EQ(Generate(*daemon, mine), 0);
+  EXPECT_EQ(Generate(*daemon, ""), 3);
+  EXPECT_EQ(Generate(*daemon, wrong), 3);
+  EXPECT_EQ(*daemon->Metric("pagoda_requests_rejected_total{reason=\"auth\"}"), 2);
+
+  const auto reload = [&](const std::string& text, const std::string& line) {
+    Write(keys, text);
+    daemon->Signal(SIGHUP);
+    return TestDaemon::Eventually(absl::Seconds(10),
+                                  [&] { return daemon->Log().find(line) != std::string::npos; });
+  };
+  EXPECT_TRUE(
+      reload("sk-new weight=x\n", "not reloaded, all stays as it was: --api-key-file: line 1"));
+  EXPECT_EQ(Generate(*daemon, mine), 0);
+  EXPECT_TRUE(reload("sk-new\n", "reloaded API keys"));
+  EXPECT_EQ(Generate(*daemon, mine), 3);
+  EXPECT_EQ(Generate(*daemon, keys), 0);
+  EXPECT_THAT(daemon->Log(), Not(HasSubstr("sk-")));
+}
+
+class Admin : public ::testing::Test {
+ protected:
+  static CommandResult Run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"admin", "--socket=" + socket_});
+    return RunPagoda(arguments);
+  }
+
+  inline static const std::string socket_ = PathOf("admin.sock");
+};
+
+TEST_F(Admin, OperatesARunningDaemon) {
+  const std::string keys = PathOf("admin-keys");
+  Write(keys, "sk-secret\n");
+  const auto daemon = Start(
+      {"--admin-socket=" + socket_, "--api-key-file=" + keys, "--max-num-seqs=7"}, "sk-secret");
+  struct stat file = {};
+  ASSERT_EQ(stat(socket_.c_str(), &file), 0);
+  EXPECT_TRUE(S_ISSOCK(file.st_mode));
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+
+  const CommandResult config = Run({"config"});
+  EXPECT_EQ(config.exit_code, 0) << config.err;
+  EXPECT_THAT(config.out, HasSubstr("max-num-seqs: 7"));
+  EXPECT_THAT(config.out, HasSubstr("# --max-num-seqs"));
+  EXPECT_THAT(config.out, Not(HasSubstr("sk-secret")));
+
+  EXPECT_EQ(Run({"log-level", "debug"}).exit_code, 0);
+  EXPECT_NE(Run({"log-level", "loud"}).exit_code, 0);
+
+  EXPECT_EQ(Generate(*daemon, keys), 0);
+  const CommandResult state = Run({"state"});
+  EXPECT_EQ(state.exit_code, 0) << state.err;
+  const auto json = nlohmann::json::parse(state.out);
+  EXPECT_GT(json["kvPool"]["totalBlocks"].get<int>(), 0);
+  EXPECT_EQ(json["tenants"].size(), 1u);
+  const CommandResult flushed = Run({"flush-prefix-cache"});
+  EXPECT_EQ(flushed.exit_code, 0) << flushed.err;
+  EXPECT_THAT(flushed.out, HasSubstr("blocks flushed"));
+
+  EXPECT_EQ(Run({"drain"}).exit_code, 0);
+  EXPECT_EQ(*daemon->WaitForExit(absl::Seconds(10)), 0);
+  EXPECT_NE(Run({"state"}).exit_code, 0);
+}
+
+TEST_F(Admin, IsNotServedElsewhere) {
+  const auto daemon = Start({"--admin-socket=" + socket_});
+  // The public port knows no such service.
+  const std::string path = daemon->grpc_address().substr(std::string("unix:").size());
+  EXPECT_EQ(RunPagoda({"admin", "--socket=" + path, "drain"}).exit_code, 3);
+  // Nor does the admin socket know others.
+  EXPECT_EQ(RunPagoda({"model", "--address=unix:" + socket_}).exit_code, 3);
+  EXPECT_EQ(Generate(*daemon, ""), 0);
+}
+
+TEST_F(Admin, ATakenSocketIsRefused) {
+  const auto daemon = Start({"--admin-socket=" + socket_});
+  std::vector<std::string> arguments = {"serve",
+                                        DefaultModelDir(),
+                                        "--grpc-address=127.0.0.1:0",
+                                        "--metrics-address=none",
+                                        "--http-address=none",
+                                        "--admin-socket=" + socket_};
+  arguments.insert(arguments.end(), kSim.begin(), kSim.end());
+  const CommandResult second = RunPagoda(arguments);
+  EXPECT_EQ(second.exit_code, 6);
+  EXPECT_THAT(second.err, HasSubstr("--admin-socket"));
+  EXPECT_EQ(Run({"state"}).exit_code, 0);
+}
+
+// What clients send is nobody's to read in the log, whatever becomes of it.
+TEST(Logs, TellOfRequestsButNotWhatTheyHold) {
+  constexpr char kCanary[] = "xylophone-canary";
+  auto daemon = Start({"--log-level=debug", "--log-format=json", "--max-stop-strings=1"});
+  const auto call = [&](v1::GenerateRequest request) {
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+    request.mutable_prompt()->set_text(absl::StrCat("a prompt with a ", kCanary, "\n\x1b[31m"));
+    v1::GenerateResponse response;
+    const grpc::Status status = daemon->stub().Generate(&context, request, &response);
+    const auto& metadata = context.GetServerInitialMetadata();
+    const auto found = metadata.find("traceparent");
+    EXPECT_TRUE(!status.ok() || found != metadata.end());
+    return status;
+  };
+  v1::GenerateRequest good;
+  good.set_request_id("the-good-one");
+  good.mutable_stopping()->set_max_tokens(3);
+  good.mutable_stopping()->add_stop(kCanary);
+  EXPECT_TRUE(call(good).ok());
+  v1::GenerateRequest bad = good;
+  bad.mutable_stopping()->add_stop("second");
+  EXPECT_FALSE(call(bad).ok());
+  bad = good;
+  bad.mutable_sampling()->set_regex(absl::StrCat("(", kCanary));
+  EXPECT_FALSE(call(bad).ok());
+  bad = good;
+  bad.set_model(kCanary);
+  EXPECT_FALSE(call(bad).ok());
+  daemon->Signal(SIGTERM);
+  EXPECT_EQ(*daemon->WaitForExit(absl::Seconds(10)), 0);
+  const std::string log = daemon->Log();
+  EXPECT_THAT(log, Not(HasSubstr(kCanary)));
+  EXPECT_THAT(log,
+              HasSubstr("request started id=\\\"the-good-one\\\" api=grpc "
+                        "trace=4bf92f3577b34da6a3ce929d0e0e4736"));
+  EXPECT_THAT(log, HasSubstr("outcome=length code=OK"));
+  EXPECT_THAT(log, HasSubstr("outcome=rejected code=INVALID_ARGUMENT"));
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_FALSE(nlohmann::json::parse(line, nullptr, false).is_discarded()) << line;
+}
+
+}  // namespace
+}  // namespace pagoda::e2e::operations_test
