@@ -19,6 +19,12 @@ bool CulpritSearch::MayRun(RequestKey key) const {
   return !is_active() || passed_.contains(key) || Contains(group(), key);
 }
 
+bool CulpritSearch::IsSuspect(RequestKey key) const {
+  return std::any_of(groups_.begin(), groups_.end(), [key](const std::vector<RequestKey>& group) {
+    return Contains(group, key);
+  });
+}
+
 std::optional<RequestKey> CulpritSearch::Fail(const std::vector<RequestKey>& suspects) {
   if (!is_active()) num_failures_ = 0;
   ++num_failures_;

@@ -18,6 +18,8 @@ class CulpritSearch {
   bool is_active() const { return !groups_.empty(); }
   // Everybody, while no search goes on.
   bool MayRun(RequestKey key) const;
+  // Waits for its trial, or is on trial.
+  bool IsSuspect(RequestKey key) const;
   // On trial now. REQUIRES: is_active().
   const std::vector<RequestKey>& group() const { return groups_.front(); }
   // Failures that the last culprit explains.

@@ -10,10 +10,8 @@
 #include "engine/errors.h"
 #include "engine/guided_vocabulary.h"
 #include "engine/intake.h"
-#include "engine/kv/block_hash.h"
 #include "engine/kv/block_pool.h"
 #include "engine/output_batch.h"
-#include "engine/quarantine.h"
 #include "engine/recovery.h"
 #include "engine/request_table.h"
 #include "engine/scheduler.h"
@@ -57,7 +55,8 @@ class Engine::Impl {
  public:
   explicit Impl(EngineOptions options);
 
-  absl::Status Submit(Request request);
+  absl::Status TrySubmit(Request* request);
+  bool Adopt(std::unique_ptr<LiveRequest>* request);
   void Cancel(RequestKey key) { intake_.Cancel(key, options_.clock->NowNs()); }
   absl::Status Run();
   void Drain() { intake_.Close(DrainingError()); }
@@ -66,6 +65,7 @@ class Engine::Impl {
   bool FlushPrefixCache(std::function<void(uint64_t)> done);
   bool DumpState(std::function<void(EngineState)> done);
   int32_t num_live_requests() const { return num_live_.load(std::memory_order_relaxed); }
+  bool has_workers() const { return has_workers_.load(std::memory_order_relaxed); }
 
  private:
   absl::Status CheckFits(const Request& request) const;
@@ -87,6 +87,8 @@ class Engine::Impl {
   absl::StatusOr<bool> PlanAhead();
   // After the workers failed: OK, and nothing is in flight, or why it is over.
   absl::Status Recover(const absl::Status& failure);
+  // Peers take over what may go on with their workers. REQUIRES: nothing is in flight.
+  void GiveAway();
   void NoteAdmissions(const ScheduledStep& step, int64_t now_ns);
   void FailOldest();
   void ForgetCompleted();
@@ -98,13 +100,14 @@ class Engine::Impl {
   // ---- Constant after construction
   const EngineOptions options_;
   const size_t max_steps_in_flight_;
-  const BlockHasher hasher_;
 
   // ---- Synchronises itself
-  Quarantine quarantine_;
+  const std::unique_ptr<EngineGroup> own_group_;  // of an engine that is alone
+  EngineGroup& group_;
   const GuidedVocabulary vocabulary_;
   Intake intake_;
   std::atomic<int32_t> num_live_{0};
+  std::atomic<bool> has_workers_;
   std::atomic<uint64_t> wanted_watch_{0};
   mutable Mutex stop_mutex_;
   absl::optional<absl::Status> stop_ ABSL_GUARDED_BY(stop_mutex_);
@@ -125,7 +128,6 @@ class Engine::Impl {
   std::vector<ScheduledStep> steps_;
   size_t num_in_flight_ = 0;
   uint64_t next_step_id_ = 1;
-  uint64_t next_arrival_ = 1;
   absl::Status bad_result_;  // a result that does not answer its plan
   internal::v1::StepResult result_;
   BlockEvents block_events_;  // since they were delivered last; watch 0: nobody asks
@@ -134,14 +136,16 @@ class Engine::Impl {
 Engine::Impl::Impl(EngineOptions options)
     : options_(std::move(options)),
       max_steps_in_flight_(std::max<uint32_t>(options_.config.max_steps_in_flight(), 1)),
-      hasher_(options_.config.prefix_hash_key().empty() ? BlockHasher::RandomKey()
-                                                        : options_.config.prefix_hash_key()),
-      quarantine_(&hasher_),
+      own_group_(options_.group == nullptr
+                     ? std::make_unique<EngineGroup>(options_.config.prefix_hash_key())
+                     : nullptr),
+      group_(options_.group == nullptr ? *own_group_ : *options_.group),
       vocabulary_(options_.tokenizer, options_.vocab_size),
       intake_({.max_waiting_requests = Bound(options_.config.max_waiting_requests()),
                .max_waiting_tokens = Bound(options_.config.max_waiting_tokens())}),
+      has_workers_(options_.pipe != nullptr && options_.pipe->is_ready()),
       pool_(static_cast<uint32_t>(options_.num_kv_blocks), options_.config.block_size()),
-      blocks_(BlockOptionsOf(options_), &pool_, &hasher_),
+      blocks_(BlockOptionsOf(options_), &pool_, &group_.hasher),
       scheduler_(SchedulerOptionsOf(options_.config), &blocks_),
       outputs_(options_.metrics),
       applier_(&scheduler_, &blocks_, &outputs_, options_.metrics),
@@ -153,7 +157,7 @@ Engine::Impl::Impl(EngineOptions options)
                  .scheduler = &scheduler_,
                  .requests = &requests_,
                  .applier = &applier_,
-                 .quarantine = &quarantine_,
+                 .quarantine = &group_.quarantine,
                  .metrics = options_.metrics}),
       steps_(max_steps_in_flight_) {
   PAGODA_CHECK(options_.pipe != nullptr && options_.sink != nullptr &&
@@ -182,30 +186,40 @@ absl::Status Engine::Impl::CheckFits(const Request& request) const {
 }
 
 absl::Status Engine::Impl::CheckTrusted(const Request& request) const {
-  const bool is_held = quarantine_.Holds(request.prompt, options_.clock->NowNs());
+  const bool is_held = group_.quarantine.Holds(request.prompt, options_.clock->NowNs());
   return is_held ? QuarantinedError() : absl::OkStatus();
 }
 
-absl::Status Engine::Impl::Submit(Request request) {
-  PAGODA_CHECK(!request.prompt.empty());
-  if (absl::Status status = CheckFits(request); !status.ok()) return status;
-  if (absl::Status status = CheckTrusted(request); !status.ok()) return status;
+absl::Status Engine::Impl::TrySubmit(Request* request) {
+  PAGODA_CHECK(!request->prompt.empty());
+  if (absl::Status status = CheckFits(*request); !status.ok()) return status;
+  if (absl::Status status = CheckTrusted(*request); !status.ok()) return status;
   // Here rather than on the engine thread, which then finds it made.
-  if (request.sampling.constraint != nullptr) vocabulary_.bytes();
-  if (absl::Status status = intake_.Reserve(Intake::LoadOf(request),
-                                            Intake::ArrivalOf(request, options_.clock->NowNs()));
+  if (request->sampling.constraint != nullptr) vocabulary_.bytes();
+  if (absl::Status status = intake_.Reserve(Intake::LoadOf(*request),
+                                            Intake::ArrivalOf(*request, options_.clock->NowNs()));
       !status.ok()) {
     return status;
   }
-  auto live =
-      std::make_unique<LiveRequest>(std::move(request), options_.max_model_len, options_.tokenizer);
+  auto live = std::make_unique<LiveRequest>(
+      std::move(*request), options_.max_model_len, options_.tokenizer);
   if (options_.config.prefix_caching()) {
-    live->HashPrompt(hasher_, static_cast<int32_t>(options_.config.block_size()));
+    live->HashPrompt(group_.hasher, static_cast<int32_t>(options_.config.block_size()));
   }
   num_live_.fetch_add(1, std::memory_order_relaxed);
-  absl::Status status = intake_.Push(std::move(live));
-  if (!status.ok()) num_live_.fetch_sub(1, std::memory_order_relaxed);
+  absl::Status status = intake_.Push(&live);
+  if (status.ok()) return status;
+  num_live_.fetch_sub(1, std::memory_order_relaxed);
+  *request = std::move(live->request);
   return status;
+}
+
+bool Engine::Impl::Adopt(std::unique_ptr<LiveRequest>* request) {
+  if ((*request)->request.sampling.constraint != nullptr) vocabulary_.bytes();
+  num_live_.fetch_add(1, std::memory_order_relaxed);
+  const bool is_taken = intake_.PushAdopted(request, options_.clock->NowNs());
+  if (!is_taken) num_live_.fetch_sub(1, std::memory_order_relaxed);
+  return is_taken;
 }
 
 void Engine::Impl::Stop(absl::Status why) {
@@ -272,11 +286,18 @@ absl::Status Engine::Impl::Run() {
       if (absl::Status over = Recover(planned.status()); !over.ok()) {
         LogError("engine: %s", over.ToString());
         const absl::Status lost = WorkerLostError();
-        intake_.Close(lost);
+        has_workers_.store(false, std::memory_order_relaxed);
+        intake_.End(lost);
+        TakeIntake();
+        GiveAway();
         EndAll(lost);
         return over;
       }
     }
+    const bool is_ready = options_.pipe->is_ready();
+    if (!is_ready) GiveAway();
+    // Whoever comes during a search would wait for its end.
+    has_workers_.store(is_ready && !recovery_.is_searching(), std::memory_order_relaxed);
     SetGauges(scheduler_, pool_, options_.metrics);
     Deliver();
     DeliverBlocks();
@@ -300,6 +321,8 @@ void Engine::Impl::TakeIntake() {
   const int64_t now_ns = batch_.cancellations.empty() ? 0 : options_.clock->NowNs();
   for (const Intake::Cancellation& cancellation : batch_.cancellations) {
     LiveRequest* const live = requests_.Find(cancellation.key);
+    if (live == nullptr && options_.peers != nullptr)
+      options_.peers->ForwardCancel(cancellation.key);
     if (live == nullptr || live->has_ended()) continue;
     live->cancelled_ns = cancellation.requested_ns;
     applier_.Abort(live, FinishReason::kCancelled, RequestCancelledError(), now_ns);
@@ -310,7 +333,12 @@ void Engine::Impl::TakeIntake() {
 
 void Engine::Impl::Accept(std::unique_ptr<LiveRequest> added) {
   LiveRequest* const live = requests_.Add(std::move(added));
-  const uint64_t arrival = next_arrival_++;
+  const bool is_adopted = live->sequences[0].order.arrival != 0;
+  if (is_adopted) {
+    if (recovery_.MayRun(*live)) recovery_.Enqueue(live);
+    return;
+  }
+  const uint64_t arrival = group_.next_arrival.fetch_add(1, std::memory_order_relaxed);
   for (Sequence& sequence : live->sequences) {
     sequence.order = {.priority = scheduler_.options().by_priority ? live->request.priority : 0,
                       .arrival = arrival,
@@ -385,7 +413,6 @@ absl::StatusOr<bool> Engine::Impl::PlanAhead() {
 }
 
 absl::Status Engine::Impl::Recover(const absl::Status& failure) {
-  if (options_.config.max_worker_restarts() == 0) return failure;
   std::vector<const ScheduledStep*> in_flight;
   for (size_t n = num_in_flight_; n > 0; --n) {
     in_flight.push_back(&steps_[(next_step_id_ - n) % steps_.size()]);
@@ -396,12 +423,40 @@ absl::Status Engine::Impl::Recover(const absl::Status& failure) {
                                   .status = bad_result_};
   if (bad_result_.ok()) lost = options_.pipe->failure();
   bad_result_ = absl::OkStatus();
-  const absl::Status status = recovery_.Begin(lost, in_flight, options_.clock->NowNs());
-  if (!status.ok()) return status;
+  const int64_t now_ns = options_.clock->NowNs();
+  recovery_.Begin(lost, in_flight, now_ns);
   num_in_flight_ = 0;
   next_step_id_ = 1;
   ForgetCompleted();
-  return absl::OkStatus();
+  if (options_.peers != nullptr) options_.peers->NoteLoss();
+  if (options_.config.max_worker_restarts() == 0) return failure;
+  return recovery_.Restart(lost, now_ns);
+}
+
+void Engine::Impl::GiveAway() {
+  if (options_.peers == nullptr || requests_.empty() || !options_.peers->CanTakeOver()) return;
+  // What a request has got here comes before what it gets elsewhere.
+  Deliver();
+  std::vector<std::unique_ptr<LiveRequest>> requests = recovery_.TakeInnocent();
+  const size_t num_given = requests.size();
+  const int64_t now_ns = options_.clock->NowNs();
+  for (const auto& live : requests) {
+    if (live->scheduled_ns == 0) {
+      intake_.Leave(Intake::LoadOf(live->request), Intake::ArrivalOf(live->request, now_ns));
+    }
+  }
+  options_.peers->TakeOver(&requests);
+  num_live_.fetch_sub(static_cast<int32_t>(num_given - requests.size()), std::memory_order_relaxed);
+  options_.metrics->requests_given_away.Add(num_given - requests.size());
+  for (std::unique_ptr<LiveRequest>& live : requests) {
+    if (live->scheduled_ns == 0) {
+      intake_.Return(Intake::LoadOf(live->request), Intake::ArrivalOf(live->request, now_ns));
+    }
+    Accept(std::move(live));
+  }
+  if (num_given > requests.size())
+    LogInfo("%d requests go on with other workers", num_given - requests.size());
+  if (requests_.empty()) recovery_.ForgetPause();
 }
 
 void Engine::Impl::NoteAdmissions(const ScheduledStep& step, int64_t now_ns) {
@@ -463,6 +518,8 @@ void Engine::Impl::DeliverBlocks() {
 
 void Engine::Impl::EndAll(const absl::Status& status) {
   tasks_.Close();
+  intake_.End(status);
+  has_workers_.store(false, std::memory_order_relaxed);
   TakeIntake();
   const int64_t now_ns = options_.clock->NowNs();
   for (LiveRequest* live : requests_.All()) {
@@ -478,7 +535,9 @@ void Engine::Impl::EndAll(const absl::Status& status) {
 Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Engine::~Engine() = default;
 
-absl::Status Engine::Submit(Request request) { return impl_->Submit(std::move(request)); }
+absl::Status Engine::Submit(Request request) { return impl_->TrySubmit(&request); }
+absl::Status Engine::TrySubmit(Request* request) { return impl_->TrySubmit(request); }
+bool Engine::Adopt(std::unique_ptr<LiveRequest>* request) { return impl_->Adopt(request); }
 void Engine::Cancel(RequestKey key) { impl_->Cancel(key); }
 absl::Status Engine::Run() { return impl_->Run(); }
 void Engine::Drain() { impl_->Drain(); }
@@ -491,5 +550,6 @@ bool Engine::DumpState(std::function<void(EngineState)> done) {
 }
 void Engine::Stop(absl::Status why) { impl_->Stop(std::move(why)); }
 int32_t Engine::num_live_requests() const { return impl_->num_live_requests(); }
+bool Engine::has_workers() const { return impl_->has_workers(); }
 
 }  // namespace pagoda::engine

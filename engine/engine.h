@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "engine/engine_group.h"
 #include "engine/engine_state.h"
 #include "engine/ids.h"
 #include "engine/kv/block_events.h"
@@ -31,9 +32,12 @@ struct EngineOptions {
   EngineMetrics* metrics = nullptr;      // outlives the engine
   const Tokenizer* tokenizer = nullptr;  // outlives the engine; null: token ids only
   const Clock* clock = &Clock::Monotonic();
+  // Of several engines; both outlive them. Null: the engine is alone.
+  EngineGroup* group = nullptr;
+  EnginePeers* peers = nullptr;
 };
 
-// Schedules, plans, applies. Everything but Run, which is the engine thread, is thread-safe.
+// Schedules, plans, applies. Run is the engine thread; all else is thread-safe.
 class Engine {
  public:
   explicit Engine(EngineOptions options);
@@ -44,6 +48,11 @@ class Engine {
   // INVALID_ARGUMENT when it can never fit the KV pool. After OK exactly one delta with `last`
   // follows.
   absl::Status Submit(Request request);
+  // The same; leaves a request that it does not take.
+  absl::Status TrySubmit(Request* request);
+  // Goes on with a request that another engine of the group has given up, also while draining.
+  // False: this engine has ended, and `request` stays. REQUIRES: it fits the KV pool.
+  bool Adopt(std::unique_ptr<LiveRequest>* request);
   // Ends a request early with kCancelled; unknown keys are ignored.
   void Cancel(RequestKey key);
 
@@ -61,7 +70,8 @@ class Engine {
   bool DumpState(std::function<void(EngineState state)> done);
 
   // Runs steps until Stop. Lost workers are replaced and requests go on; when workers are lost more
-  // often than the configuration allows, every request ends with UNAVAILABLE and Run returns why.
+  // often than the configuration allows, every request that no peer takes over ends with
+  // UNAVAILABLE and Run returns why.
   absl::Status Run();
   // Refuses new requests from now on; running and waiting ones go on.
   void Drain();
@@ -69,6 +79,8 @@ class Engine {
   void Stop(absl::Status why);
   // Live requests: waiting, running and not yet taken from the intake.
   int32_t num_live_requests() const;
+  // There are workers that take steps of everybody.
+  bool has_workers() const;
 
  private:
   class Impl;

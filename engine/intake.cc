@@ -90,13 +90,17 @@ absl::Status Intake::Reserve(const Load& load, const Arrival& arrival) {
     if (wait_ns.has_value()) SetRetryAfter(*wait_ns, &status);
     return status;
   }
+  Add(load, arrival);
+  return absl::OkStatus();
+}
+
+void Intake::Add(const Load& load, const Arrival& arrival) {
   if (waiting_.num_sequences == 0) rate_.Begin(arrival.now_ns);
   waiting_.num_sequences += load.num_sequences;
   waiting_.num_tokens += load.num_tokens;
-  Load& its = waiting_by_tenant_[tenant.name];
+  Load& its = waiting_by_tenant_[arrival.tenant == nullptr ? std::string() : arrival.tenant->name];
   its.num_sequences += load.num_sequences;
   its.num_tokens += load.num_tokens;
-  return absl::OkStatus();
 }
 
 void Intake::GiveBack(const Load& load, const Tenant& tenant) {
@@ -109,19 +113,32 @@ void Intake::GiveBack(const Load& load, const Tenant& tenant) {
   if (waiting_.num_sequences == 0) rate_.End();
 }
 
-absl::Status Intake::Push(std::unique_ptr<LiveRequest> live) {
+absl::Status Intake::Push(std::unique_ptr<LiveRequest>* live) {
   {
     MutexLock lock(&mutex_);
     if (!closed_.ok()) {
-      GiveBack(LoadOf(live->request), live->request.tenant);
+      GiveBack(LoadOf((*live)->request), (*live)->request.tenant);
       return closed_;
     }
-    batch_.requests.push_back(std::move(live));
+    batch_.requests.push_back(std::move(*live));
     if (batch_.requests.size() + batch_.cancellations.size() > 1) return absl::OkStatus();
   }
   // The engine thread sleeps at most while the batch is empty.
   Wake();
   return absl::OkStatus();
+}
+
+bool Intake::PushAdopted(std::unique_ptr<LiveRequest>* live, int64_t now_ns) {
+  {
+    MutexLock lock(&mutex_);
+    if (has_ended_) return false;
+    // One that has run waits for nothing that the bounds are about.
+    const Request& request = (*live)->request;
+    if ((*live)->scheduled_ns == 0) Add(LoadOf(request), ArrivalOf(request, now_ns));
+    batch_.requests.push_back(std::move(*live));
+  }
+  Wake();
+  return true;
 }
 
 void Intake::Cancel(RequestKey key, int64_t now_ns) {
@@ -138,6 +155,12 @@ void Intake::Close(absl::Status why) {
     if (closed_.ok()) closed_ = std::move(why);
   }
   Wake();
+}
+
+void Intake::End(absl::Status why) {
+  Close(std::move(why));
+  MutexLock lock(&mutex_);
+  has_ended_ = true;
 }
 
 void Intake::Wake() {
@@ -159,6 +182,11 @@ void Intake::Leave(const Load& load, const Arrival& arrival) {
   MutexLock lock(&mutex_);
   rate_.NoteLeft(load.num_sequences, arrival.now_ns);
   GiveBack(load, arrival.tenant == nullptr ? nobody : *arrival.tenant);
+}
+
+void Intake::Return(const Load& load, const Arrival& arrival) {
+  MutexLock lock(&mutex_);
+  Add(load, arrival);
 }
 
 int64_t Intake::num_waiting() const {

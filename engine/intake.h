@@ -51,11 +51,17 @@ class Intake {
   // when full or when the request would not run before its deadline, saying when to come again, or
   // the status of Close.
   absl::Status Reserve(const Load& load, const Arrival& arrival);
-  // Hands over a request that has its place. Fails, and gives the place back, only after Close.
-  absl::Status Push(std::unique_ptr<LiveRequest> live);
+  // Hands over a request that has its place. Fails, and gives the place back, only after Close;
+  // `live` stays then.
+  absl::Status Push(std::unique_ptr<LiveRequest>* live);
   void Cancel(RequestKey key, int64_t now_ns);
+  // Takes a request that another engine had taken, whatever the bounds. False after End, and then
+  // `live` stays.
+  bool PushAdopted(std::unique_ptr<LiveRequest>* live, int64_t now_ns);
   // Requests get `why` from now on. The first call counts.
   void Close(absl::Status why);
+  // Closes, also for adopted ones: what comes is not taken any more.
+  void End(absl::Status why);
   // Makes wake_fd() readable.
   void Wake();
 
@@ -71,6 +77,8 @@ class Intake {
   void Take(Batch* batch);
   // The request runs or has ended: it waits no more.
   void Leave(const Load& load, const Arrival& arrival);
+  // A request that had left waits again.
+  void Return(const Load& load, const Arrival& arrival);
   // Readable when there is something to take.
   int wake_fd() const { return wake_fd_; }
   int64_t num_waiting() const;
@@ -86,6 +94,7 @@ class Intake {
   // How long what waits keeps a newcomer of the tenant waiting; absent: not known.
   std::optional<int64_t> EstimateWaitNs(const Load& of_tenant, double share) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Add(const Load& load, const Arrival& arrival) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GiveBack(const Load& load, const Tenant& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const IntakeLimits limits_;
@@ -93,6 +102,7 @@ class Intake {
 
   mutable Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
   Load waiting_ ABSL_GUARDED_BY(mutex_);
   TenantLoads waiting_by_tenant_ ABSL_GUARDED_BY(mutex_);
   QueueRate rate_ ABSL_GUARDED_BY(mutex_);

@@ -47,6 +47,11 @@ class MetricHistogram {
   void ObserveNs(int64_t ns, uint64_t weight = 1) {
     Observe(static_cast<double>(ns) * 1e-9, weight);
   }
+  // All that another with the same bounds has observed.
+  void Add(const MetricHistogram& other) {
+    for (size_t i = 0; i < counts_.size(); ++i) counts_[i].Add(other.count(i));
+    sum_.Set(sum_.value() + other.sum());
+  }
   const std::vector<double>& upper_bounds() const { return upper_bounds_; }
   // Not cumulative; the last is above every bound.
   uint64_t count(size_t i) const { return counts_[i].value(); }
@@ -94,6 +99,8 @@ struct EngineMetrics {
   // Sequences computed again after a loss of workers, and requests ended because workers failed at
   // them.
   MetricCounter recovered_sequences, quarantined_requests;
+  // Requests that went on with another engine's workers.
+  MetricCounter requests_given_away;
   MetricHistogram recovery_seconds{RequestPhaseBuckets()};
   MetricHistogram cancel_to_free_seconds{StepDurationBuckets()};
 };

@@ -24,9 +24,9 @@ size_t NumRows(absl::Span<const ScheduledStep* const> in_flight) {
 
 static_assert(parallel::kNumWorkerFailureCauses == kNumRestartCauses);
 
-absl::Status Recovery::Begin(const WorkerFailure& failure,
-                             absl::Span<const ScheduledStep* const> in_flight,
-                             int64_t now_ns) {
+void Recovery::Begin(const WorkerFailure& failure,
+                     absl::Span<const ScheduledStep* const> in_flight,
+                     int64_t now_ns) {
   LogWarning("workers lost (%s): rank %d, operation %s, step %d of %d rows: %s",
              parallel::WorkerFailureCauseName(failure.cause),
              failure.rank,
@@ -34,30 +34,48 @@ absl::Status Recovery::Begin(const WorkerFailure& failure,
              failure.step_id,
              NumRows(in_flight),
              failure.status.message());
-  if (!budget_.Take(now_ns)) {
-    return TooManyRestartsError(budget_.max_restarts(), budget_.window_ns(), failure.status);
-  }
   if (failure.MayBlameRows()) Blame(in_flight, now_ns);
 
   Scheduler& scheduler = *parts_.scheduler;
   for (const ScheduledStep* step : in_flight) {
     for (const ScheduledRow& row : step->rows) scheduler.AbandonRow(row);
   }
-  const size_t num_recovered = scheduler.StartOver();
+  num_recovered_ = scheduler.StartOver();
   parts_.requests->ForgetRetired(now_ns);
   for (LiveRequest* live : parts_.requests->All()) {
     MayRun(*live) ? Enqueue(live) : Withdraw(live);
   }
+}
+
+absl::Status Recovery::Restart(const WorkerFailure& failure, int64_t now_ns) {
+  if (!budget_.Take(now_ns)) {
+    return TooManyRestartsError(budget_.max_restarts(), budget_.window_ns(), failure.status);
+  }
   if (lost_ns_ == 0) lost_ns_ = now_ns;
   parts_.metrics->worker_restarts[static_cast<size_t>(failure.cause)].Add(1);
-  parts_.metrics->recovered_sequences.Add(num_recovered);
+  parts_.metrics->recovered_sequences.Add(num_recovered_);
   parts_.pipe->Restart(now_ns + BackoffNs(failure));
   LogInfo("workers are replaced (restart %d of %d in %.0f s); %d sequences go on then",
           budget_.num_taken(),
           budget_.max_restarts(),
           Seconds(budget_.window_ns()),
-          num_recovered);
+          num_recovered_);
   return absl::OkStatus();
+}
+
+std::vector<std::unique_ptr<LiveRequest>> Recovery::TakeInnocent() {
+  std::vector<std::unique_ptr<LiveRequest>> taken;
+  for (LiveRequest* live : parts_.requests->All()) {
+    if (live->has_ended() || search_.IsSuspect(live->request.key)) continue;
+    Withdraw(live);
+    // Of this engine's queue; the next has its own.
+    for (Sequence& sequence : live->sequences) sequence.tenant = nullptr;
+    taken.push_back(parts_.requests->Remove(live));
+  }
+  std::sort(taken.begin(), taken.end(), [](const auto& a, const auto& b) {
+    return a->sequences[0].order < b->sequences[0].order;
+  });
+  return taken;
 }
 
 int64_t Recovery::BackoffNs(const WorkerFailure& failure) {

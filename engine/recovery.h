@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -40,11 +42,18 @@ class Recovery {
   Recovery(const Options& options, const Parts& parts)
       : parts_(parts), budget_(options.max_restarts, options.window_ns) {}
 
-  // The workers are lost, with these steps in flight. OK: they are being replaced, and nothing is
-  // in flight any more. Else why the engine has to end.
-  absl::Status Begin(const parallel::WorkerFailure& failure,
-                     absl::Span<const ScheduledStep* const> in_flight,
-                     int64_t now_ns);
+  // The workers are lost, with these steps in flight. Nothing is in flight any more then, and
+  // everybody who ran waits.
+  void Begin(const parallel::WorkerFailure& failure,
+             absl::Span<const ScheduledStep* const> in_flight,
+             int64_t now_ns);
+  // After Begin. OK: the workers are being replaced. Else why the engine has to end.
+  absl::Status Restart(const parallel::WorkerFailure& failure, int64_t now_ns);
+  // Gives away, oldest first, the requests that may go on with other workers: those that are not
+  // suspected of having made these fail. REQUIRES: nothing is in flight.
+  std::vector<std::unique_ptr<LiveRequest>> TakeInnocent();
+  // Nobody waits for the workers any more, so that the time until they are back is no pause.
+  void ForgetPause() { lost_ns_ = 0; }
   // A result has come.
   void NoteResult(int64_t now_ns);
   // Lets those run whose turn has come. Before every plan.
@@ -53,6 +62,9 @@ class Recovery {
   }
   // A request that comes now; another waits for the end of a search.
   bool MayRun(const LiveRequest& live) const { return search_.MayRun(live.request.key); }
+  bool is_searching() const { return search_.is_active(); }
+  // Sequences of the request that are to be scheduled join the queue.
+  void Enqueue(LiveRequest* live);
 
  private:
   // Where each sequence of a suspect was in the step that failed.
@@ -66,8 +78,6 @@ class Recovery {
   void EndCulprit(RequestKey key, int64_t now_ns);
   void TryNextGroup();
   bool HasPassed(RequestKey key);
-  // Sequences of the request that are to be scheduled join the queue.
-  void Enqueue(LiveRequest* live);
   void Withdraw(LiveRequest* live);
   int64_t BackoffNs(const parallel::WorkerFailure& failure);
 
@@ -79,6 +89,7 @@ class Recovery {
   // Restarts of culprits that were found; forgiven once others go on without them.
   int num_explained_restarts_ = 0;
   int num_failed_starts_ = 0;  // in a row
+  size_t num_recovered_ = 0;   // sequences that the last loss sent back to the queue
 };
 
 }  // namespace pagoda::engine

@@ -38,13 +38,16 @@ LiveRequest* RequestTable::TakeExpired(int64_t now_ns) {
   return live;
 }
 
-void RequestTable::Complete(LiveRequest* live) {
+std::unique_ptr<LiveRequest> RequestTable::Remove(LiveRequest* live) {
   const Request& request = live->request;
   if (request.deadline_ns.has_value()) deadlines_.erase({*request.deadline_ns, request.key});
   const auto it = live_.find(request.key);
-  completed_.push_back(std::move(it->second));
+  std::unique_ptr<LiveRequest> removed = std::move(it->second);
   live_.erase(it);
+  return removed;
 }
+
+void RequestTable::Complete(LiveRequest* live) { completed_.push_back(Remove(live)); }
 
 void RequestTable::ForgetRetired(int64_t now_ns) {
   const auto is_retired = [&](const std::unique_ptr<LiveRequest>& live) {

@@ -26,6 +26,10 @@ class RequestTable {
   LiveRequest* Find(RequestKey key) const;
   std::vector<LiveRequest*> All() const;
 
+  // Gives a request away. REQUIRES: it has not had its last delta; no row in flight names it.
+  std::unique_ptr<LiveRequest> Remove(LiveRequest* live);
+  bool empty() const { return live_.empty(); }
+
   // INT64_MAX: none.
   int64_t next_deadline_ns() const;
   // A request whose deadline has passed, each once; null: none.

@@ -49,7 +49,7 @@ TEST(IntakeTest, WakesTheEngineAndHandsOverInOrder) {
   for (uint64_t key : {1, 2}) {
     auto live = NewLive(key);
     ASSERT_TRUE(intake.Reserve(Intake::LoadOf(live->request), {}).ok());
-    ASSERT_TRUE(intake.Push(std::move(live)).ok());
+    ASSERT_TRUE(intake.Push(&live).ok());
   }
   intake.Cancel(RequestKey(1), 77);
   EXPECT_TRUE(IsReadable(intake.wake_fd()));
@@ -64,13 +64,32 @@ TEST(IntakeTest, WakesTheEngineAndHandsOverInOrder) {
   EXPECT_TRUE(IsReadable(intake.wake_fd()));
 }
 
+TEST(IntakeTest, AdoptsBeyondItsBoundsUntilItsEnd) {
+  Intake intake({.max_waiting_requests = 1, .max_waiting_tokens = 100});
+  auto waiting = NewLive(1), second = NewLive(2), running = NewLive(3), late = NewLive(4);
+  running->scheduled_ns = 5;
+  ASSERT_TRUE(intake.PushAdopted(&waiting, 0));
+  intake.Close(absl::UnavailableError("draining"));
+  ASSERT_TRUE(intake.PushAdopted(&second, 0));
+  ASSERT_TRUE(intake.PushAdopted(&running, 0));
+  EXPECT_TRUE(IsReadable(intake.wake_fd()));
+  EXPECT_EQ(intake.num_waiting(), 2);  // not the one that has run
+  intake.End(absl::UnavailableError("ended"));
+  EXPECT_FALSE(intake.PushAdopted(&late, 0));
+  EXPECT_NE(late, nullptr);
+  Intake::Batch batch;
+  intake.Take(&batch);
+  EXPECT_EQ(batch.requests.size(), 3u);
+  EXPECT_EQ(intake.Reserve({.num_sequences = 1}, {}).message(), "draining");
+}
+
 TEST(IntakeTest, AClosedIntakeGivesPlacesBack) {
   Intake intake({.max_waiting_requests = 10, .max_waiting_tokens = 100});
   auto live = NewLive(1);
   ASSERT_TRUE(intake.Reserve(Intake::LoadOf(live->request), {}).ok());
   intake.Close(absl::UnavailableError("first"));
   intake.Close(absl::UnavailableError("second"));
-  EXPECT_EQ(intake.Push(std::move(live)).message(), "first");
+  EXPECT_EQ(intake.Push(&live).message(), "first");
   EXPECT_EQ(intake.Reserve({.num_sequences = 1}, {}).message(), "first");
   EXPECT_EQ(intake.num_waiting(), 0);
   EXPECT_TRUE(IsReadable(intake.wake_fd()));

@@ -104,11 +104,13 @@ EngineHarness::EngineHarness(const Options& o)
                                              .num_kv_blocks = options.num_kv_blocks,
                                              .kv_window = options.kv_window,
                                              .pipe = &pipe,
-                                             .sink = &sink,
+                                             .sink = options.sink == nullptr ? &sink : options.sink,
                                              .block_sink = &block_sink,
                                              .metrics = &metrics,
                                              .tokenizer = options.tokenizer,
-                                             .clock = &clock});
+                                             .clock = &clock,
+                                             .group = options.group,
+                                             .peers = options.peers});
 }
 
 Request EngineHarness::NewRequest(std::vector<TokenId> prompt, int32_t max_tokens) {

@@ -75,6 +75,9 @@ class EngineHarness {
     uint32_t vocab_size = 100;
     const Tokenizer* tokenizer = nullptr;
     bool checks_reads = true;
+    EngineGroup* group = nullptr;
+    EnginePeers* peers = nullptr;
+    OutputSink* sink = nullptr;  // null: the harness's own
   };
   // 8 sequences, budget 8, blocks of 4, one step ahead, prefix caching, wide queue.
   static Options DefaultOptions();
