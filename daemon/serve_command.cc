@@ -144,8 +144,10 @@ absl::StatusOr<MergedConfig> Configure(const CLI::App& command, const ServeArgum
     PAGODA_ASSIGN_OR_RETURN(sources.file, ReadConfigFile(file));
   }
   PAGODA_ASSIGN_OR_RETURN(MergedConfig merged, MergeSettings(sources));
-  ResolveDefaults(MachineFacts::Measure(), &merged);
+  const MachineFacts machine = MachineFacts::Measure();
+  ResolveDefaults(machine, &merged);
   PAGODA_RETURN_IF_ERROR(CheckConfig(merged));
+  PAGODA_RETURN_IF_ERROR(CheckReplicas(machine, merged));
   return merged;
 }
 

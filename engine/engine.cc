@@ -152,7 +152,8 @@ Engine::Impl::Impl(EngineOptions options)
       builder_(options_.vocab_size, options_.tokenizer),
       requests_(options_.metrics),
       recovery_({.max_restarts = options_.config.max_worker_restarts(),
-                 .window_ns = options_.config.worker_restart_window_ms() * int64_t{1'000'000}},
+                 .window_ns = options_.config.worker_restart_window_ms() * int64_t{1'000'000},
+                 .log_prefix = options_.log_prefix},
                 {.pipe = options_.pipe,
                  .scheduler = &scheduler_,
                  .requests = &requests_,
@@ -284,7 +285,7 @@ absl::Status Engine::Impl::Run() {
     const bool are_lost = !planned.ok();
     if (are_lost) {
       if (absl::Status over = Recover(planned.status()); !over.ok()) {
-        LogError("engine: %s", over.ToString());
+        LogError("%sengine: %s", options_.log_prefix, over.ToString());
         const absl::Status lost = WorkerLostError();
         has_workers_.store(false, std::memory_order_relaxed);
         intake_.End(lost);
@@ -434,7 +435,9 @@ absl::Status Engine::Impl::Recover(const absl::Status& failure) {
 }
 
 void Engine::Impl::GiveAway() {
-  if (options_.peers == nullptr || requests_.empty() || !options_.peers->CanTakeOver()) return;
+  if (options_.peers == nullptr) return;
+  if (requests_.empty()) return recovery_.ForgetPause();
+  if (!options_.peers->CanTakeOver()) return;
   // What a request has got here comes before what it gets elsewhere.
   Deliver();
   std::vector<std::unique_ptr<LiveRequest>> requests = recovery_.TakeInnocent();
@@ -455,7 +458,8 @@ void Engine::Impl::GiveAway() {
     Accept(std::move(live));
   }
   if (num_given > requests.size())
-    LogInfo("%d requests go on with other workers", num_given - requests.size());
+    LogInfo(
+        "%s%d requests go on with other workers", options_.log_prefix, num_given - requests.size());
   if (requests_.empty()) recovery_.ForgetPause();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "engine/engine_group.h"
@@ -35,6 +36,8 @@ struct EngineOptions {
   // Of several engines; both outlive them. Null: the engine is alone.
   EngineGroup* group = nullptr;
   EnginePeers* peers = nullptr;
+  // Begins what it logs: "replica 1: ".
+  std::string log_prefix;
 };
 
 // Schedules, plans, applies. Run is the engine thread; all else is thread-safe.

@@ -27,7 +27,8 @@ static_assert(parallel::kNumWorkerFailureCauses == kNumRestartCauses);
 void Recovery::Begin(const WorkerFailure& failure,
                      absl::Span<const ScheduledStep* const> in_flight,
                      int64_t now_ns) {
-  LogWarning("workers lost (%s): rank %d, operation %s, step %d of %d rows: %s",
+  LogWarning("%sworkers lost (%s): rank %d, operation %s, step %d of %d rows: %s",
+             log_prefix_,
              parallel::WorkerFailureCauseName(failure.cause),
              failure.rank,
              failure.operation,
@@ -55,7 +56,8 @@ absl::Status Recovery::Restart(const WorkerFailure& failure, int64_t now_ns) {
   parts_.metrics->worker_restarts[static_cast<size_t>(failure.cause)].Add(1);
   parts_.metrics->recovered_sequences.Add(num_recovered_);
   parts_.pipe->Restart(now_ns + BackoffNs(failure));
-  LogInfo("workers are replaced (restart %d of %d in %.0f s); %d sequences go on then",
+  LogInfo("%sworkers are replaced (restart %d of %d in %.0f s); %d sequences go on then",
+          log_prefix_,
           budget_.num_taken(),
           budget_.max_restarts(),
           Seconds(budget_.window_ns()),
@@ -130,7 +132,7 @@ void Recovery::NoteResult(int64_t now_ns) {
   lost_ns_ = 0;
   num_failed_starts_ = 0;
   parts_.metrics->recovery_seconds.ObserveNs(pause_ns);
-  LogInfo("workers are back, %.3f s after they were lost", Seconds(pause_ns));
+  LogInfo("%sworkers are back, %.3f s after they were lost", log_prefix_, Seconds(pause_ns));
 }
 
 // ---- The search

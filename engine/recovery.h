@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -29,6 +30,7 @@ class Recovery {
   struct Options {
     uint32_t max_restarts = 0;  // within the window; 0: the first loss ends the engine
     int64_t window_ns = 0;
+    std::string log_prefix;
   };
   // All outlive this.
   struct Parts {
@@ -40,7 +42,9 @@ class Recovery {
     EngineMetrics* metrics;
   };
   Recovery(const Options& options, const Parts& parts)
-      : parts_(parts), budget_(options.max_restarts, options.window_ns) {}
+      : parts_(parts),
+        budget_(options.max_restarts, options.window_ns),
+        log_prefix_(options.log_prefix) {}
 
   // The workers are lost, with these steps in flight. Nothing is in flight any more then, and
   // everybody who ran waits.
@@ -83,6 +87,7 @@ class Recovery {
 
   const Parts parts_;
   RestartBudget budget_;
+  const std::string log_prefix_;
   CulpritSearch search_;
   absl::flat_hash_map<RequestKey, Targets> targets_;
   int64_t lost_ns_ = 0;  // since when no result has come; 0: all is well

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <sched.h>
 #include <set>
 #include <string>
@@ -96,16 +97,14 @@ void ResolveDefaults(const MachineFacts& machine, MergedConfig* merged) {
     engine->set_kv_cache_memory_bytes(
         std::min(kMaxDefaultCpuKvBytes, machine.available_memory_bytes / kDefaultCpuKvShare));
   }
-  const uint32_t num_ranks = config.worker().tensor_parallel_size();
-  if (config.worker().device() == "cpu" && config.worker().cpu_threads() == 0 && num_ranks > 1) {
-    const auto num_cores = static_cast<uint32_t>(machine.num_physical_cores);
-    config.mutable_worker()->set_cpu_threads(std::max(num_cores / num_ranks, 1u));
-  }
   internal::v1::WorkerConfig* worker = config.mutable_worker();
+  const uint32_t num_workers = worker->tensor_parallel_size() * worker->replicas();
+  if (worker->device() == "cpu" && worker->cpu_threads() == 0 && num_workers > 1) {
+    const auto num_cores = static_cast<uint32_t>(machine.num_physical_cores);
+    worker->set_cpu_threads(std::max(num_cores / num_workers, 1u));
+  }
   if (worker->device() == "cuda" && worker->devices().empty()) {
-    for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-      worker->add_devices(worker->device_index() + rank);
-    }
+    for (uint32_t i = 0; i < num_workers; ++i) worker->add_devices(worker->device_index() + i);
   }
   const auto threads = [&machine](int cores_per_thread) {
     return static_cast<uint32_t>(std::clamp(machine.num_cores / cores_per_thread, 1, 4));
@@ -128,17 +127,35 @@ absl::Status CheckDevices(const MergedConfig& merged) {
   }
   if (worker.device() != "cuda") return absl::OkStatus();
   const uint32_t num_ranks = worker.tensor_parallel_size();
-  if (worker.devices_size() != static_cast<int>(num_ranks)) {
+  const uint32_t num_workers = num_ranks * worker.replicas();
+  if (worker.devices_size() != static_cast<int>(num_workers)) {
+    const std::string whose =
+        worker.replicas() > 1 ? absl::StrCat(worker.replicas(), " replicas of ") : "";
     return refuse("devices",
                   absl::StrCat("expected a GPU for each of the ",
+                               whose,
                                num_ranks,
                                " workers of tensor-parallel-size, there are ",
                                worker.devices_size()));
   }
   const std::set<uint32_t> different(worker.devices().begin(), worker.devices().end());
-  if (different.size() < num_ranks && worker.tensor_parallel_group() == "nccl") {
+  if (different.size() < num_workers && worker.tensor_parallel_group() == "nccl") {
     return refuse("tensor-parallel-group",
                   "nccl takes one worker a GPU, and devices names one twice; expected ipc or auto");
+  }
+  std::map<uint32_t, uint32_t> replica_of;
+  for (uint32_t i = 0; i < num_workers; ++i) {
+    const uint32_t device = worker.devices(static_cast<int>(i));
+    const uint32_t replica = replica_of.try_emplace(device, i / num_ranks).first->second;
+    if (replica == i / num_ranks) continue;
+    return refuse("devices",
+                  absl::StrCat("GPU ",
+                               device,
+                               " is named for replicas ",
+                               replica,
+                               " and ",
+                               i / num_ranks,
+                               "; expected GPUs of its own for each replica"));
   }
   return absl::OkStatus();
 }
@@ -180,6 +197,20 @@ absl::Status CheckConfig(const MergedConfig& merged) {
                                                    ": expected two different addresses"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckReplicas(const MachineFacts& machine, const MergedConfig& merged) {
+  const internal::v1::WorkerConfig& worker = merged.config.worker();
+  const auto num_cores = static_cast<uint32_t>(std::max(machine.num_cores, 1));
+  if (worker.device() != "cpu" || worker.replicas() <= num_cores) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(merged.origins.at("replicas"),
+                                                 ": ",
+                                                 worker.replicas(),
+                                                 " replicas on ",
+                                                 num_cores,
+                                                 num_cores == 1 ? " core" : " cores",
+                                                 " would wait for each other; expected 1 to ",
+                                                 num_cores));
 }
 
 }  // namespace pagoda::daemon

@@ -25,5 +25,7 @@ void ResolveDefaults(const MachineFacts& machine, MergedConfig* merged);
 
 // What can be wrong about values that are right one by one. INVALID_ARGUMENT naming the settings.
 absl::Status CheckConfig(const MergedConfig& merged);
+// The same of how many replicas the machine has room for.
+absl::Status CheckReplicas(const MachineFacts& machine, const MergedConfig& merged);
 
 }  // namespace pagoda::daemon

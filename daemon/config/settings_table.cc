@@ -110,13 +110,24 @@ constexpr Setting kSettings[] = {
      .default_text = "1",
      .min = 1,
      .max = 8},
+    {.name = "replicas",
+     .field = "worker.replicas",
+     .group = kDevice,
+     .kind = kCount,
+     .value = "N",
+     .help = "copies of the model, each with workers (and on cuda GPUs) of its own, for more "
+             "requests at once; a request goes where its prefix is cached or least is to do, and "
+             "on elsewhere when workers are lost",
+     .default_text = "1",
+     .min = 1,
+     .max = 64},
     {.name = "devices",
      .field = "worker.devices",
      .group = kDevice,
      .kind = kList,
      .value = "N,...",
-     .help = "GPU of each worker that shares the model; one number twice: they share the GPU too, "
-             "which is for tests [those from --device-index on]",
+     .help = "GPU of each worker, replica by replica; one number twice in a replica: workers share "
+             "the GPU too, which is for tests [those from --device-index on]",
      .max = 1023},
     {.name = "tensor-parallel-group",
      .field = "worker.tensor_parallel_group",
@@ -170,8 +181,8 @@ constexpr Setting kSettings[] = {
      .group = kMemory,
      .kind = kBytes,
      .value = "BYTES",
-     .help = "memory of the KV cache, such as 2GiB; 0: planned from free memory [cpu: the least of "
-             "1GiB and a quarter of available memory; else 0]",
+     .help = "memory of the KV cache, such as 2GiB, on cpu of all replicas together; 0: planned "
+             "from free memory [cpu: the least of 1GiB and a quarter of available memory; else 0]",
      .max = kMaxBytes},
     {.name = "enable-prefix-caching",
      .field = "engine.prefix_caching",
@@ -195,7 +206,7 @@ constexpr Setting kSettings[] = {
      .group = kScheduling,
      .kind = kCount,
      .value = "N",
-     .help = "most sequences that run at once [cpu 64, cuda 256, sim 1024]",
+     .help = "most sequences that run at once, of each replica [cpu 64, cuda 256, sim 1024]",
      .min = 1,
      .max = 65536},
     {.name = "max-num-batched-tokens",

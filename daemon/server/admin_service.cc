@@ -6,6 +6,7 @@
 
 #include <grpc/grpc.h>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/server/listen_address.h"
 #include "daemon/server/rpc_error.h"
 #include "grpcpp/security/server_credentials.h"
@@ -121,13 +122,21 @@ grpc::ServerUnaryReactor* AdminService::FlushPrefixCache(
 }
 
 grpc::ServerUnaryReactor* AdminService::DumpState(grpc::CallbackServerContext* context,
-                                                  const v1::DumpStateRequest* /*request*/,
+                                                  const v1::DumpStateRequest* request,
                                                   v1::DumpStateResponse* response) {
+  const size_t num_replicas = actions_.num_replicas();
+  if (num_replicas > 0 && request->replica() >= num_replicas) {
+    return Reply(
+        context,
+        InvalidFieldsError({{"replica", absl::StrCat("expected less than ", num_replicas)}}));
+  }
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const bool is_asked = actions_.dump_state([reactor, response](engine::EngineState state) {
-    Describe(state, response);
-    reactor->Finish(grpc::Status::OK);
-  });
+  const bool is_asked =
+      num_replicas > 0 &&
+      actions_.dump_state(request->replica(), [reactor, response](engine::EngineState state) {
+        Describe(state, response);
+        reactor->Finish(grpc::Status::OK);
+      });
   if (!is_asked) reactor->Finish(ToGrpcStatus(NoEngineError()));
   return reactor;
 }

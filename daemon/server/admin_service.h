@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,7 +21,9 @@ class AdminService final : public v1::AdminService::CallbackService {
     std::function<void()> drain;
     std::function<std::string()> config;
     std::function<bool(std::function<void(uint64_t num_blocks)>)> flush_prefix_cache;
-    std::function<bool(std::function<void(engine::EngineState)>)> dump_state;
+    std::function<size_t()> num_replicas;  // 0: there is no engine
+    // REQUIRES: `replica` is one of those.
+    std::function<bool(size_t replica, std::function<void(engine::EngineState)>)> dump_state;
   };
 
   explicit AdminService(Actions actions) : actions_(std::move(actions)) {}

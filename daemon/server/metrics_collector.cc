@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "daemon/server/family_writer.h"
 #include "daemon/server/process_stats.h"
+#include "daemon/server/replicas/replica_families.h"
 #include "daemon/server/rpc_error.h"
 #include "daemon/server/vllm/metric_aliases.h"
 #include "pagoda_version.h"
@@ -261,24 +262,34 @@ void MetricsCollector::SetInfo(MetricsInfo info) {
   info_ = std::move(info);
 }
 
+void MetricsCollector::SetReplicas(std::function<std::vector<ReplicaStats>()> replicas) {
+  MutexLock lock(&mutex_);
+  replicas_ = std::move(replicas);
+}
+
 std::vector<MetricFamily> MetricsCollector::Collect() const {
   MetricsInfo info;
+  std::vector<ReplicaStats> replicas;
   {
     MutexLock lock(&mutex_);
     info = info_;
+    if (replicas_) replicas = replicas_();
   }
   const Labels model = {{"model", info.model}};
   Families out;
   WriteInfo(info, state_(), &out);
-  WriteRequests(*engine_, *server_, model, &out);
-  WriteTokens(*engine_, model, &out);
-  WriteKv(*engine_, model, &out);
-  WriteLatencies(*engine_, *server_, model, &out);
-  WriteSteps(*engine_, &out);
-  WriteWorkers(*engine_, &out);
-  WriteStreams(*server_, &out);
-  WriteProcess(&out);
-  WriteVllmAliases(*engine_, *server_, info, &out);
+  engine_.With([&](const engine::EngineMetrics& engine) {
+    WriteRequests(engine, *server_, model, &out);
+    WriteTokens(engine, model, &out);
+    WriteKv(engine, model, &out);
+    WriteLatencies(engine, *server_, model, &out);
+    WriteSteps(engine, &out);
+    WriteWorkers(engine, &out);
+    WriteReplicas(replicas, &out);
+    WriteStreams(*server_, &out);
+    WriteProcess(&out);
+    WriteVllmAliases(engine, *server_, info, &out);
+  });
   return out.Take();
 }
 

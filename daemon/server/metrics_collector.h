@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "daemon/server/replicas/engine_metrics_sum.h"
 #include "daemon/server/server_metrics.h"
 #include "daemon/server/serving_state.h"
 #include "engine/metrics.h"
@@ -28,25 +29,38 @@ struct MetricsInfo {
   double load_warmup_seconds = 0.0;
 };
 
+// One of several replicas.
+struct ReplicaStats {
+  bool has_workers = false;
+  const engine::EngineMetrics* engine = nullptr;
+  // Requests that it was given, by reason.
+  uint64_t num_routed_by_prefix = 0;
+  uint64_t num_routed_by_load = 0;
+  uint64_t num_taken_over = 0;
+};
+
 // Makes the pagoda_* families from counters that others write; nothing is counted here, and no
 // label holds what a client sent, so the number of series never grows. Thread-safe: scrapes.
 class MetricsCollector final : public prometheus::Collectable {
  public:
   // All outlive the collector.
-  MetricsCollector(const engine::EngineMetrics* engine,
+  MetricsCollector(EngineMetricsReader engine,
                    const ServerMetrics* server,
                    std::function<ServingState()> state)
-      : engine_(engine), server_(server), state_(std::move(state)) {}
+      : engine_(std::move(engine)), server_(server), state_(std::move(state)) {}
 
   void SetInfo(MetricsInfo info);
+  // What is told by replica; where there is only one, nothing.
+  void SetReplicas(std::function<std::vector<ReplicaStats>()> replicas);
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
-  const engine::EngineMetrics* const engine_;
+  const EngineMetricsReader engine_;
   const ServerMetrics* const server_;
   const std::function<ServingState()> state_;
   mutable Mutex mutex_;
   MetricsInfo info_ ABSL_GUARDED_BY(mutex_);
+  std::function<std::vector<ReplicaStats>()> replicas_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace pagoda::daemon

@@ -1,5 +1,6 @@
 #include "daemon/server/operations.h"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -27,19 +28,47 @@ absl::Status Operations::Listen(const std::string& socket_path) {
   AdminService::Actions actions = {
       .drain = options_.ask_to_stop,
       .config = [this] { return options_.sources->config_text; },
-      .flush_prefix_cache =
-          [this](auto done) {
-            engine::Engine* const engine = engine_.load();
-            return engine != nullptr && engine->FlushPrefixCache(std::move(done));
-          },
+      .flush_prefix_cache = [this](auto done) { return FlushPrefixCaches(std::move(done)); },
+      .num_replicas = [this] { return has_engines_.load() ? engines_.size() : 0; },
       .dump_state =
-          [this](auto done) {
-            engine::Engine* const engine = engine_.load();
-            return engine != nullptr && engine->DumpState(std::move(done));
+          [this](size_t replica, auto done) {
+            return has_engines_.load() && engines_.at(replica)->DumpState(std::move(done));
           }};
   PAGODA_ASSIGN_OR_RETURN(admin_server_, AdminServer::Start(socket_path, std::move(actions)));
   LogInfo("admin service on unix:%s", socket_path);
   return absl::OkStatus();
+}
+
+void Operations::SetEngines(std::vector<engine::Engine*> engines) {
+  engines_ = std::move(engines);
+  has_engines_.store(true);
+}
+
+bool Operations::FlushPrefixCaches(std::function<void(uint64_t num_blocks)> done) const {
+  if (!has_engines_.load()) return false;
+  // The engine thread that is last, or this one where the rest have ended, tells the sum.
+  struct Sum {
+    std::function<void(uint64_t)> done;
+    std::atomic<uint64_t> num_blocks{0};
+    std::atomic<size_t> num_open{0};
+  };
+  const auto sum = std::make_shared<Sum>();
+  sum->done = std::move(done);
+  sum->num_open = engines_.size() + 1;
+  const auto close_one = [sum] {
+    if (sum->num_open.fetch_sub(1) == 1) sum->done(sum->num_blocks.load());
+  };
+  size_t num_asked = 0;
+  for (engine::Engine* const engine : engines_) {
+    const bool is_asked = engine->FlushPrefixCache([sum, close_one](uint64_t num_blocks) {
+      sum->num_blocks.fetch_add(num_blocks);
+      close_one();
+    });
+    is_asked ? static_cast<void>(++num_asked) : close_one();
+  }
+  if (num_asked == 0) return false;
+  close_one();
+  return true;
 }
 
 absl::Status Operations::Take(const ServerConfig& config) {

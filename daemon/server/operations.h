@@ -1,9 +1,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -47,8 +49,8 @@ class Operations {
 
   // Serves the admin service there; nowhere if the path is empty.
   absl::Status Listen(const std::string& socket_path);
-  // What the admin service asks from now on; it outlives Stop.
-  void SetEngine(engine::Engine* engine) { engine_.store(engine); }
+  // What the admin service asks from now on, by replica; they outlive Stop. Once.
+  void SetEngines(std::vector<engine::Engine*> engines);
   void Stop() { admin_server_.reset(); }
 
   // Takes certificates, the keys and the log level of the configuration as it is now; all stays as
@@ -57,9 +59,12 @@ class Operations {
 
  private:
   absl::Status Take(const internal::v1::ServerConfig& config);
+  bool FlushPrefixCaches(std::function<void(uint64_t num_blocks)> done) const;
 
   const Options options_;
-  std::atomic<engine::Engine*> engine_{nullptr};
+  // Empty until has_engines_ is set, and constant from then on.
+  std::vector<engine::Engine*> engines_;
+  std::atomic<bool> has_engines_{false};
   std::unique_ptr<AdminServer> admin_server_;
 };
 

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <pthread.h>
 #include <string>
 #include <sys/resource.h>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -25,13 +23,13 @@
 #include "daemon/server/inference_service.h"
 #include "daemon/server/library_logs.h"
 #include "daemon/server/load_progress.h"
-#include "daemon/server/memory_plan.h"
 #include "daemon/server/metrics_collector.h"
 #include "daemon/server/metrics_endpoint.h"
 #include "daemon/server/model_loader.h"
 #include "daemon/server/operations.h"
 #include "daemon/server/output_shards.h"
-#include "daemon/server/pulse_pipe.h"
+#include "daemon/server/replicas/replica_config.h"
+#include "daemon/server/replicas/replica_set.h"
 #include "daemon/server/rpc_error.h"
 #include "daemon/server/service_manager.h"
 #include "daemon/server/signal_thread.h"
@@ -40,11 +38,9 @@
 #include "daemon/server/vllm/engine_service.h"
 #include "daemon/server/vllm/kv_event_hub.h"
 #include "engine/engine.h"
-#include "engine/model/kv_pool.h"
 #include "kernels/base/log.h"
 #include "kernels/base/mutex.h"
 #include "kernels/base/status_macros.h"
-#include "parallel/worker_pool.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -81,8 +77,9 @@ class Daemon {
       : config_(config),
         sources_(std::move(sources)),
         manager_(manager),
+        replicas_(NumReplicas(config)),
         collector_(std::make_shared<MetricsCollector>(
-            &engine_metrics_, &server_metrics_, [this] { return state_.load(); })),
+            replicas_.metrics(), &server_metrics_, [this] { return state_.load(); })),
         http_body_budget_(kMaxLargestBodies * config.front_end().max_message_bytes()) {}
 
   int Run();
@@ -92,16 +89,16 @@ class Daemon {
   absl::Status ReadModel();
   absl::Status Listen();
   absl::Status ListenHttp();
-  absl::Status StartWorker();
+  absl::Status StartWorkers();
   absl::Status Load();
-  absl::Status StartEngine();
+  absl::Status StartEngines();
 
   int ServeUntilStopped();
   void Drain();
   void Stop();
   void SetState(ServingState state);
   void AskToStop();
-  void RunEngine();
+  void NoteEnginesEnd(const absl::Status& end);
   bool EngineHasEnded() const;
   bool EngineHasFailed() const;
 
@@ -119,12 +116,12 @@ class Daemon {
   absl::optional<absl::Status> engine_end_ ABSL_GUARDED_BY(mutex_);
 
   // Made in this order, destroyed in reverse.
-  engine::EngineMetrics engine_metrics_;
+  ServedModel model_;
   ServerMetrics server_metrics_;
   AccessControl access_{&server_metrics_};
   std::unique_ptr<TlsContext> tls_;  // null: HTTP is not encrypted
+  ReplicaSet replicas_;
   const std::shared_ptr<MetricsCollector> collector_;
-  ServedModel model_;
   RequestLog request_log_{&clock_};
   LiveRequestIds request_ids_;
   CallCounter calls_;
@@ -140,12 +137,6 @@ class Daemon {
   ByteBudget http_body_budget_;
   std::unique_ptr<HttpRoutes> http_routes_;
   std::unique_ptr<HttpServer> http_server_;
-  std::unique_ptr<parallel::WorkerPool> pool_;
-  MemoryPlan plan_;
-  std::unique_ptr<PulsePipe> pulse_;
-  std::unique_ptr<engine::Engine> engine_;
-  std::unique_ptr<EngineAsPort> engine_port_;
-  std::thread engine_thread_;
   Operations operations_{{.sources = &sources_,
                           .access = &access_,
                           .manager = manager_,
@@ -160,9 +151,9 @@ int Daemon::Run() {
   };
   static constexpr Step kSteps[] = {{&Daemon::ReadModel, kExitBadModel},
                                     {&Daemon::Listen, kExitAddress},
-                                    {&Daemon::StartWorker, kExitNoDevice},
+                                    {&Daemon::StartWorkers, kExitNoDevice},
                                     {&Daemon::Load, kExitBadModel},
-                                    {&Daemon::StartEngine, kExitBadModel}};
+                                    {&Daemon::StartEngines, kExitBadModel}};
   const SignalThread signals([this] { AskToStop(); },
                              [this] { operations_.Reload(state_.load() == ServingState::kReady); });
   int exit_code = kExitOk;
@@ -205,7 +196,7 @@ absl::Status Daemon::Listen() {
                         .max_waiting_tasks = config_.engine().max_waiting_requests()});
   compiler_ = std::make_unique<ConstraintCompiler>(ConstraintCompiler::Options());
   services_ = {.model = &model_,
-               .engine = nullptr,  // until StartEngine
+               .engine = nullptr,  // until StartEngines
                .shards = shards_.get(),
                .request_ids = &request_ids_,
                .calls = &calls_,
@@ -221,7 +212,7 @@ absl::Status Daemon::Listen() {
       std::make_unique<EngineService>(EngineService::Options{.services = &services_,
                                                              .text_pool = text_pool_.get(),
                                                              .state = &state_,
-                                                             .engine_metrics = &engine_metrics_,
+                                                             .engine_metrics = replicas_.metrics(),
                                                              .kv_events = kv_events_.get(),
                                                              .model_dir = config_.model().path()});
 
@@ -288,88 +279,48 @@ absl::Status Daemon::ListenHttp() {
   return absl::OkStatus();
 }
 
-absl::Status Daemon::StartWorker() {
-  PAGODA_ASSIGN_OR_RETURN(
-      pool_,
-      parallel::WorkerPool::Start({.config = config_,
-                                   .worker_command = {"/proc/self/exe", "worker"},
-                                   .num_ranks = NumTensorRanks(config_)}));
-  const int32_t num_ranks = NumTensorRanks(config_);
-  LogInfo("worker %d on %s (%s)%s",
-          pool_->hello().pid(),
-          pool_->hello().device(),
-          pool_->hello().device_name(),
-          num_ranks > 1 ? absl::StrCat(", rank 0 of ", num_ranks) : "");
-  return absl::OkStatus();
-}
+absl::Status Daemon::StartWorkers() { return replicas_.StartWorkers(config_); }
 
 absl::Status Daemon::Load() {
-  PAGODA_ASSIGN_OR_RETURN(const DType dtype, ResolveDType(config_, model_.config));
-  PAGODA_ASSIGN_OR_RETURN(plan_,
-                          PlanMemory({.config = &config_,
-                                      .model = &model_.config,
-                                      .dtype = dtype,
-                                      .max_model_len = model_.max_context_tokens,
-                                      .hello = &pool_->hello()}));
-  for (const std::string& line : plan_.ToLines()) LogInfo("%s", line);
-  internal::v1::LoadModel load;
-  load.set_num_kv_blocks(static_cast<uint32_t>(plan_.kv.num_blocks));
   manager_->NoteLoading(absl::StrCat("loading ", model_.name()), kLoadPatience);
   LoadProgressPrinter printer(isatty(STDERR_FILENO) != 0, &clock_);
-  PAGODA_ASSIGN_OR_RETURN(const internal::v1::ModelReady ready,
-                          pool_->Load(load, [this, &printer](const auto& progress) {
-                            const absl::optional<std::string> line = printer.Show(progress);
-                            if (line.has_value()) manager_->NoteLoading(*line, kLoadPatience);
-                          }));
-  model_.num_kv_blocks = static_cast<int32_t>(ready.num_kv_blocks());
-  if (ready.taken_bytes() != 0) LogInfo("%s", MeasuredMemoryLine(plan_, ready));
+  const auto show = [this, &printer](const internal::v1::LoadProgress& progress) {
+    const absl::optional<std::string> line = printer.Show(progress);
+    if (line.has_value()) manager_->NoteLoading(*line, kLoadPatience);
+  };
+  PAGODA_RETURN_IF_ERROR(replicas_.Load(show, &model_));
   MetricsInfo info = MetricsInfoOf(model_, config_);
-  info.load_read_seconds = ready.read_seconds();
-  info.load_warmup_seconds = ready.warmup_seconds();
+  info.load_read_seconds = replicas_.load_read_seconds();
+  info.load_warmup_seconds = replicas_.load_warmup_seconds();
   collector_->SetInfo(std::move(info));
-  LogInfo("loaded %s of weights in %.2f s (%.1f GB/s), warmed up in %.2f s",
-          FormatBytes(ready.weight_bytes()),
-          ready.read_seconds(),
-          static_cast<double>(ready.weight_bytes()) * 1e-9 / std::max(ready.read_seconds(), 1e-9),
-          ready.warmup_seconds());
   return absl::OkStatus();
 }
 
-absl::Status Daemon::StartEngine() {
-  pulse_ = std::make_unique<PulsePipe>(pool_.get());
-  engine_ = std::make_unique<engine::Engine>(
-      engine::EngineOptions{.config = config_.engine(),
-                            .max_model_len = model_.max_context_tokens,
-                            .vocab_size = model_.num_known_ids,
-                            .num_kv_blocks = model_.num_kv_blocks,
-                            .kv_window = engine::KvPool::Window(model_.config),
-                            .pipe = pulse_.get(),
-                            .sink = shards_.get(),
-                            .block_sink = kv_events_.get(),
-                            .metrics = &engine_metrics_,
-                            .tokenizer = model_.tokenizer.get(),
-                            .clock = &clock_});
-  engine_port_ = std::make_unique<EngineAsPort>(engine_.get());
-  services_.engine = engine_port_.get();
-  operations_.SetEngine(engine_.get());
-  shards_->SetEngine(engine_port_.get());
-  kv_events_->SetWatch([engine = engine_.get()](uint64_t watch) { engine->WatchBlocks(watch); });
-  engine_thread_ = std::thread([this] { RunEngine(); });
-  pthread_setname_np(engine_thread_.native_handle(), "engine");
+absl::Status Daemon::StartEngines() {
+  replicas_.StartEngines({.model = &model_,
+                          .sink = shards_.get(),
+                          .block_sink = kv_events_.get(),
+                          .clock = &clock_,
+                          .on_end = [this](const absl::Status& end) { NoteEnginesEnd(end); }});
+  services_.engine = replicas_.port();
+  shards_->SetEngine(replicas_.port());
+  operations_.SetEngines(replicas_.engines());
+  if (NumReplicas(config_) == 1) {
+    kv_events_->SetWatch([this](uint64_t watch) { replicas_.engine().WatchBlocks(watch); });
+  } else {
+    kv_events_->EndAll(absl::UnimplementedError(
+        "SubscribeKvEvents: a daemon with several replicas routes by prefix itself"));
+    collector_->SetReplicas([this] { return replicas_.Stats(); });
+  }
   return absl::OkStatus();
 }
 
-void Daemon::RunEngine() {
-  const absl::Status end = engine_->Run();
+void Daemon::NoteEnginesEnd(const absl::Status& end) {
   // Here, not on the main thread: readiness is wrong from the moment that nobody computes.
   if (!end.ok()) SetState(ServingState::kFailed);
-  {
-    MutexLock lock(&mutex_);
-    engine_end_ = end;
-    is_stopping_ = true;
-  }
-  // Workers that this thread has started die with it.
-  pool_->Stop();
+  MutexLock lock(&mutex_);
+  engine_end_ = end;
+  is_stopping_ = true;
 }
 
 void Daemon::SetState(ServingState state) {
@@ -413,11 +364,8 @@ int Daemon::ServeUntilStopped() {
       absl::StrCat("serving ", model_.name(), " on ", grpc_server_->address().ToString());
   LogInfo("%s", what);
   manager_->NoteReady(what);
-  // Cancelling what no request is makes the engine go round.
   const Watchdog watchdog(
-      manager_,
-      [this] { return pulse_->num_rounds(); },
-      [this] { engine_->Cancel(engine::RequestKey()); });
+      manager_, [this] { return replicas_.Pulse(); }, [this] { replicas_.Nudge(); });
   { MutexLock lock(&mutex_, absl::Condition(&is_stopping_)); }
   if (!EngineHasEnded()) Drain();
   MutexLock lock(&mutex_);
@@ -430,7 +378,7 @@ void Daemon::Drain() {
   SetState(ServingState::kDraining);
   const absl::Duration drain_time = absl::Milliseconds(config_.front_end().drain_timeout_ms());
   manager_->NoteStopping("draining: running streams may finish", drain_time + kStopPatience);
-  engine_->Drain();
+  replicas_.Drain();
   if (http_server_ != nullptr) http_server_->Drain();
   const absl::Time limit = absl::Now() + drain_time;
   const bool was_idle = calls_.num_open() == 0;
@@ -453,10 +401,7 @@ void Daemon::Drain() {
 void Daemon::Stop() {
   const ExitDeadline hard_exit(kHardExitTime, kExitWorkerLost);
   operations_.Stop();
-  if (engine_thread_.joinable()) {
-    engine_->Stop(DrainingError());
-    engine_thread_.join();
-  }
+  replicas_.StopEngines(DrainingError());
   calls_.WaitUntilNone(absl::Now() + kFlushTime);
   if (kv_events_ != nullptr) kv_events_->EndAll(DrainingError());
   if (http_server_ != nullptr) http_server_->Shutdown(absl::Now() + kShutdownTime);
@@ -465,7 +410,7 @@ void Daemon::Stop() {
   if (text_pool_ != nullptr) text_pool_->Stop();
   if (compiler_ != nullptr) compiler_->Stop();
   if (shards_ != nullptr) shards_->Stop();
-  if (pool_ != nullptr) pool_->Stop();
+  replicas_.StopWorkers();
 }
 
 // Each client has a descriptor, and shells give 1024.

@@ -204,9 +204,11 @@ absl::StatusOr<engine_pb::GetLoadsResponse> EngineService::TellLoads(
   response.set_version(PAGODA_VERSION);
   response.set_dp_rank_count(1);
   engine_pb::SchedulerLoad* const load = response.add_loads();
-  *load = DescribeLoad(*options_.engine_metrics, *options_.services->model);
-  load->set_gen_throughput(throughput_.Rate(options_.services->clock->NowNs(),
-                                            options_.engine_metrics->generation_tokens.value()));
+  options_.engine_metrics.With([&](const engine::EngineMetrics& metrics) {
+    *load = DescribeLoad(metrics, *options_.services->model);
+    load->set_gen_throughput(
+        throughput_.Rate(options_.services->clock->NowNs(), metrics.generation_tokens.value()));
+  });
   return response;
 }
 

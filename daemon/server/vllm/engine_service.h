@@ -7,12 +7,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/server/generation_call.h"
+#include "daemon/server/replicas/engine_metrics_sum.h"
 #include "daemon/server/serving_state.h"
 #include "daemon/server/text_pool.h"
 #include "daemon/server/vllm/kv_event_hub.h"
 #include "daemon/server/vllm/server_description.h"
 #include "daemon/server/vllm/tokenizer_bundle.h"
-#include "engine/metrics.h"
 #include "vllm/grpc/engine/vllm_engine.grpc.pb.h"
 
 namespace pagoda::daemon {
@@ -38,7 +38,7 @@ class EngineService final : public EngineServiceBase {
     const CallServices* services = nullptr;
     TextPool* text_pool = nullptr;
     const std::atomic<ServingState>* state = nullptr;
-    const engine::EngineMetrics* engine_metrics = nullptr;
+    EngineMetricsReader engine_metrics = nullptr;
     KvEventHub* kv_events = nullptr;
     std::string model_dir;
   };

@@ -146,6 +146,50 @@ TEST(CheckConfigTest, EachWorkerHasAGpu) {
               HasSubstr("--tensor-parallel-group: nccl takes one worker a GPU"));
 }
 
+TEST(DefaultsTest, ReplicasShareCoresAndCountThroughGpus) {
+  const SettingText two{"2", "--replicas"}, three{"3", "--tensor-parallel-size"};
+  const MachineFacts machine{.num_cores = 16, .num_physical_cores = 8};
+  EXPECT_EQ(Resolve({}, machine).config.worker().replicas(), 1u);
+  EXPECT_EQ(Resolve({{"replicas", two}}, machine).config.worker().cpu_threads(), 4u);
+  EXPECT_EQ(Resolve({{"replicas", two}, {"tensor-parallel-size", three}}, machine)
+                .config.worker()
+                .cpu_threads(),
+            1u);
+  EXPECT_THAT(
+      DevicesOf(
+          {{"device", {"cuda", "--device"}}, {"replicas", two}, {"tensor-parallel-size", three}}),
+      ElementsAre(0u, 1u, 2u, 3u, 4u, 5u));
+}
+
+TEST(CheckConfigTest, ReplicasHaveCoresOrGpusOfTheirOwn) {
+  const SettingText cuda{"cuda", "--device"}, three{"3", "PAGODA_REPLICAS"};
+  const auto on_cores = [&](int num_cores, SettingTexts flags) {
+    const MachineFacts machine{.num_cores = num_cores};
+    return std::string(CheckReplicas(machine, Resolve(std::move(flags), machine)).message());
+  };
+  EXPECT_EQ(on_cores(3, {{"replicas", three}}), "");
+  EXPECT_EQ(on_cores(2, {{"replicas", three}}),
+            "PAGODA_REPLICAS: 3 replicas on 2 cores would wait for each other; expected 1 to 2");
+  EXPECT_EQ(on_cores(1, {{"replicas", three}, {"device", {"sim", "--device"}}}), "");
+  const auto with_devices = [&](const char* devices) {
+    return std::string(
+        CheckConfig(
+            Resolve({{"device", cuda}, {"replicas", three}, {"devices", {devices, "--devices"}}},
+                    {}))
+            .message());
+  };
+  EXPECT_EQ(with_devices("0,2,1"), "");
+  EXPECT_EQ(with_devices("0,2"),
+            "--devices: expected a GPU for each of the 3 replicas of 1 workers of "
+            "tensor-parallel-size, there are 2");
+  EXPECT_EQ(with_devices("0,1,0"),
+            "--devices: GPU 0 is named for replicas 0 and 2; expected GPUs of its own for each "
+            "replica");
+  SettingSources none;
+  none.flags = {{"replicas", {"0", "--replicas"}}};
+  EXPECT_THAT(std::string(MergeSettings(none).status().message()), HasSubstr("--replicas"));
+}
+
 TEST(CheckConfigTest, RefusesWhatCannotGoTogether) {
   const MachineFacts machine{.num_cores = 2, .available_memory_bytes = kGiB};
   EXPECT_TRUE(CheckConfig(Resolve({}, machine)).ok());

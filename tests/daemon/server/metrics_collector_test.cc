@@ -144,6 +144,49 @@ TEST_F(MetricsCollectorTest, TellsWhichProtocolACallSpoke) {
   EXPECT_EQ(Sum(exposition, "pagoda_http_streams"), 7);
 }
 
+// Of several replicas the families are the sums, and others have a label.
+TEST(MetricsOfReplicasTest, SumsAndSharesOfEach) {
+  engine::EngineMetrics first, second;
+  first.requests_running.Set(3);
+  second.requests_running.Set(4);
+  first.kv_blocks_total.Set(10);
+  second.kv_blocks_total.Set(10);
+  second.kv_blocks_used.Set(5);
+  second.worker_restarts[0].Add(2);
+  second.requests_given_away.Add(6);
+  ServerMetrics server;
+  MetricsCollector collector(
+      EngineMetricsReader({&first, &second}), &server, [] { return ServingState::kReady; });
+  const auto scrape = [&] {
+    return ParseExposition(prometheus::TextSerializer().Serialize(collector.Collect())).value();
+  };
+  EXPECT_EQ(Sum(scrape(), "pagoda_requests_running"), 7);
+  EXPECT_EQ(scrape().count("pagoda_replica_up"), 0u);
+  collector.SetReplicas([&] {
+    return std::vector<ReplicaStats>{
+        {.has_workers = true, .engine = &first, .num_routed_by_prefix = 8},
+        {.has_workers = false, .engine = &second, .num_routed_by_load = 9, .num_taken_over = 1}};
+  });
+  const Exposition exposition = scrape();
+  EXPECT_THAT(LintExposition(exposition, {"pagoda_", "process_"}), IsEmpty());
+  const auto of = [&](const char* name, const char* replica) {
+    return Sum(exposition, name, {{"replica", replica}});
+  };
+  EXPECT_EQ(Sum(exposition, "pagoda_requests_running"), 7);
+  EXPECT_EQ(Sum(exposition, "pagoda_kv_cache_usage_ratio"), 0.25);
+  EXPECT_EQ(of("pagoda_replica_up", "0"), 1);
+  EXPECT_EQ(of("pagoda_replica_up", "1"), 0);
+  EXPECT_EQ(of("pagoda_replica_requests_running", "1"), 4);
+  EXPECT_EQ(of("pagoda_replica_kv_cache_usage_ratio", "1"), 0.5);
+  EXPECT_EQ(of("pagoda_replica_worker_restarts_total", "1"), 2);
+  EXPECT_EQ(of("pagoda_replica_requests_given_away_total", "1"), 6);
+  EXPECT_EQ(of("pagoda_replica_requests_routed_total", "0"), 8);
+  EXPECT_EQ(Sum(exposition,
+                "pagoda_replica_requests_routed_total",
+                {{"replica", "1"}, {"reason", "taken_over"}}),
+            1);
+}
+
 // B106: names with everything that a label must escape.
 TEST_F(MetricsCollectorTest, B106HostileModelNames) {
   for (const std::string name :
