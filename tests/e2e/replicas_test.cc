@@ -52,6 +52,7 @@ v1::GenerateRequest RequestOf(int i) {
     request.mutable_stopping()->add_stop("\n\n");
     request.mutable_stopping()->add_stop("garden tree");
   }
+  if (i % 2 == 0 && !IsExactDevice()) request.mutable_output()->set_logprobs(2);
   if (i % 8 == 3) request.mutable_output()->set_n(3);
   if (i % 8 == 4) sampling->mutable_beam_search()->set_width(3);
   if (i % 8 == 5) sampling->mutable_ngram_speculation()->set_max_draft_tokens(6);
@@ -91,9 +92,13 @@ class Replicas : public ::testing::Test {
  protected:
   void SetUp() override {
     if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "two replicas need two cores";
+    if (DeviceUnderTest() == "cuda" && std::getenv("PAGODA_RANK_DEVICES") == nullptr)
+      GTEST_SKIP() << "two replicas need two GPUs, which $PAGODA_RANK_DEVICES names";
   }
   void Start(std::vector<std::string> flags = {}) {
     flags.insert(flags.begin(), {"--replicas=2", "--max-worker-restarts=1000000"});
+    if (DeviceUnderTest() == "cuda")
+      flags.push_back(absl::StrCat("--devices=", std::getenv("PAGODA_RANK_DEVICES")));
     auto daemon = TestDaemon::Start({.flags = std::move(flags)});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
@@ -186,7 +191,7 @@ TEST_F(Replicas, AKilledOnesStreamsGoOnElsewhere) {
 TEST_F(Replicas, AlsoWhereOneAloneHasTooFewBlocks) {
   ASSERT_NO_FATAL_FAILURE(Start({"--max-num-seqs=16",
                                  "--max-num-batched-tokens=32",
-                                 "--block-size=8",
+                                 IsExactDevice() ? "--block-size=8" : "--block-size=16",
                                  "--kv-cache-memory=4915200"}));
   KillThrough(12, 4, 2);
 }
