@@ -287,6 +287,7 @@ TEST_F(Replicas, PrefixesAreFoundAsInOneCache) {
 // ---- What is told of all together
 
 TEST_F(Replicas, FiguresAreThoseOfAll) {
+  if (DeviceUnderTest() == "cuda") GTEST_SKIP() << "GPUs' memory is not divided";
   ASSERT_NO_FATAL_FAILURE(Start({"--max-num-seqs=8", "--kv-cache-memory=64MiB"}));
   auto one = TestDaemon::Start({.flags = {"--max-num-seqs=8", "--kv-cache-memory=32MiB"}});
   ASSERT_TRUE(one.ok()) << one.status();

@@ -208,7 +208,9 @@ TEST_F(EngineGroupTest, RequestsKeepTheirPlaceInTheServiceOrder) {
   ASSERT_TRUE(first()
                   .RunToEnd([&](int num_waits) {
                     if (num_waits == 4) Fail(0);
-                    if (num_waits == 3) EXPECT_TRUE(engine(1).engine->Submit(late).ok());
+                    if (num_waits == 3) {
+                      EXPECT_TRUE(engine(1).engine->Submit(late).ok());
+                    }
                   })
                   .ok());
   std::vector<RequestKey> ends;
