@@ -47,7 +47,7 @@ TEST(CommandLineTest, UsageErrorsExitWith2) {
   ExpectRefusal({"serve", "--api-key-file=/nowhere"}, 2, "expected a file that can be read");
   ExpectRefusal({"serve", "--api-key-file=/proc/self/limits"},
                 2,
-                "--api-key-file: line 1: expected a key of printable ASCII without spaces");
+                "--api-key-file: line 1: expected a key without spaces, then only tenant=");
   ExpectRefusal({"serve", "--config=/nowhere.yaml"}, 2, "/nowhere.yaml: cannot be read");
   ExpectRefusal({"worker", "--channel-fd=0"}, 2, "workers are started by pagoda serve");
 }
