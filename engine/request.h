@@ -18,6 +18,22 @@ struct CompiledConstraint;
 // Of a step. More would hardly ever be right, and each costs a row.
 inline constexpr int32_t kMaxDraftTokens = 16;
 
+// Between which a model thinks before it answers.
+struct ThoughtTags {
+  std::string open, close;
+  std::optional<TokenId> open_id;  // where one token is the tag
+  std::vector<TokenId> close_ids;  // not empty
+};
+
+// A limit of what an output may think. Immutable.
+struct ThoughtBudget {
+  int32_t max_tokens = 0;  // the tags not counted
+  // Not empty: those that an output may begin with, or, where `is_open`, those whose first one ends
+  // the prompt.
+  std::vector<ThoughtTags> tags;
+  bool is_open = false;
+};
+
 // Beam search: the best `width` texts rather than a draw.
 struct BeamParams {
   int32_t width = 1;
@@ -46,6 +62,8 @@ struct SamplingParams {
   int32_t max_draft_tokens = 0;  // of a step, by n-gram lookup; 0: no speculation
   std::shared_ptr<const guided::CompiledConstraint>
       constraint;  // null: any text; needs a tokenizer
+  // Null: no limit. No constraint, no beams; needs a tokenizer.
+  std::shared_ptr<const ThoughtBudget> thoughts;
   // Instead of draws: temperature, the filters after it and the seed are not read,
   // log-probabilities are the processed ones. No constraint.
   std::optional<BeamParams> beams;

@@ -18,12 +18,12 @@ const Tokenizer* TokenizerFor(const Request& request, const Tokenizer* tokenizer
   return request.want_text || !request.stop.stop_strings.empty() ? tokenizer : nullptr;
 }
 
-// Null where nothing is drafted. What a constraint allows is known one token ahead only, and beams
-// change places.
+// Null where nothing is drafted. What a constraint or a budget of thoughts allows is known one
+// token ahead only, and beams change places.
 std::unique_ptr<NgramDrafter> MakeDrafter(const Request& request) {
   const SamplingParams& sampling = request.sampling;
   if (sampling.max_draft_tokens == 0 || sampling.constraint != nullptr ||
-      sampling.beams.has_value())
+      sampling.thoughts != nullptr || sampling.beams.has_value())
     return nullptr;
   auto drafter = std::make_unique<NgramDrafter>(sampling.max_draft_tokens);
   drafter->Add(request.prompt);

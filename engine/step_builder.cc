@@ -62,6 +62,18 @@ void AddEndIds(const StopParams& stop,
   AddIds(ids, out);
 }
 
+void SetThoughts(const ThoughtBudget& budget, internal::v1::ThoughtBudget* out) {
+  out->set_max_tokens(static_cast<uint32_t>(budget.max_tokens));
+  out->set_is_open(budget.is_open);
+  for (const ThoughtTags& tags : budget.tags) {
+    internal::v1::ThoughtTags* const each = out->add_tags();
+    each->set_open(tags.open);
+    each->set_close(tags.close);
+    if (tags.open_id.has_value()) each->set_open_token_id(static_cast<uint32_t>(*tags.open_id));
+    AddIds(tags.close_ids, each->mutable_close_token_ids());
+  }
+}
+
 }  // namespace
 
 void StepBuilder::SetSampling(const Sequence& sequence, internal::v1::RowSampling* out) const {
@@ -98,6 +110,8 @@ void StepBuilder::SetSampling(const Sequence& sequence, internal::v1::RowSamplin
     constraint->set_automaton(sampling.constraint->automaton);
     AddEndIds(stop, *tokenizer_, vocab_size_, constraint->mutable_end_token_ids());
   }
+  if (sampling.thoughts != nullptr && tokenizer_ != nullptr)
+    SetThoughts(*sampling.thoughts, out->mutable_thoughts());
   SetLogprobs(sequence, vocab_size_, out);
 }
 
@@ -116,7 +130,8 @@ void StepBuilder::SetNewSequence(const Admission& admission, internal::v1::NewSe
     for (BlockId block : table) block_ids->AddAlreadyReserved(block.value());
   }
   SetSampling(sequence, out->mutable_sampling());
-  if (!out->sampling().has_constraint() || has_sent_vocabulary_ || vocabulary_ == nullptr) return;
+  const bool needs_vocabulary = out->sampling().has_constraint() || out->sampling().has_thoughts();
+  if (!needs_vocabulary || has_sent_vocabulary_ || vocabulary_ == nullptr) return;
   plan_.set_vocabulary(vocabulary_->bytes());
   has_sent_vocabulary_ = true;
 }

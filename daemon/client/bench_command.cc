@@ -14,10 +14,10 @@
 #include "daemon/client/bench_load.h"
 #include "daemon/client/bench_progress.h"
 #include "daemon/client/bench_report.h"
+#include "daemon/client/bench_target.h"
 #include "daemon/client/commands.h"
 #include "daemon/client/failure.h"
 #include "daemon/client/interrupt.h"
-#include "pagoda/v1/inference.grpc.pb.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -26,6 +26,7 @@ struct BenchCommand {
   BenchOptions options;
   std::optional<uint64_t> seed;
   std::string arrival = "poisson";
+  std::string url, api = "completions";
   std::string prompts_file, json_file, report_file;
   std::vector<std::string> compared_files;
 };
@@ -33,6 +34,15 @@ struct BenchCommand {
 void AddFlags(CLI::App& command, BenchCommand* bench) {
   BenchOptions& options = bench->options;
   AddConnectionFlags(command, &options.connection);
+  CLI::Option* const url =
+      command.add_option("--url",
+                         bench->url,
+                         "A server of OpenAI's API, such as http://127.0.0.1:8000, instead of "
+                         "--address: this daemon's HTTP port, vLLM, llama.cpp or another");
+  command.add_option("--api", bench->api, "Of --url: completions or chat")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"completions", "chat"}))
+      ->needs(url);
   command.add_option("--model", options.model, "A served name (absent: the served model)");
   const auto count = [&command](const char* name, int64_t& value, const char* help) {
     return command.add_option(name, value, help)->capture_default_str()->check(CLI::PositiveNumber);
@@ -48,7 +58,9 @@ void AddFlags(CLI::App& command, BenchCommand* bench) {
           "Of --rate: poisson or fixed gaps; at-once: all requests together, without --rate")
       ->capture_default_str()
       ->check(CLI::IsMember({"poisson", "fixed", "at-once"}));
-  count("--input-tokens", options.input_tokens, "Random prompt tokens of each request");
+  count("--input-tokens",
+        options.input_tokens,
+        "Random prompt tokens of each request (with --url: words)");
   count("--output-tokens", options.output_tokens, "Tokens that each request generates, EOS or not");
   command.add_option("--spread", options.spread, "Vary both lengths by up to this fraction")
       ->capture_default_str()
@@ -99,7 +111,7 @@ LoadOutcome Measure(const BenchOptions& options,
                     uint32_t vocab_size,
                     const std::atomic<bool>& interrupted) {
   BenchLoad load = {.options = options, .ids = PromptIds(vocab_size), .interrupted = &interrupted};
-  for (int64_t i = 0; i < options.num_channels; ++i) {
+  for (int64_t i = 0; i < options.num_channels && !options.http; ++i) {
     load.channels.push_back(OpenChannel(options.connection, static_cast<int>(i)));
   }
   load.first_index = options.num_requests;
@@ -112,28 +124,6 @@ LoadOutcome Measure(const BenchOptions& options,
   load.progress = &progress;
   const ProgressLine line(&progress, options.num_requests, isatty(STDERR_FILENO) != 0);
   return RunLoad(load);
-}
-
-// Lengths of the answers in a file of conversations, as the daemon counts tokens.
-grpc::Status CountReplies(v1::InferenceService::Stub& stub, BenchOptions* options) {
-  const size_t num_used =
-      std::min(options->prompts.size(),
-               static_cast<size_t>(options->num_requests + options->num_warmup_requests));
-  options->prompts.resize(num_used);
-  for (BenchPrompt& prompt : options->prompts) {
-    if (prompt.output_tokens > 0 || prompt.reply.empty()) continue;
-    grpc::ClientContext context;
-    PrepareCall(options->connection, &context);
-    v1::TokenizeRequest request;
-    request.set_model(options->model);
-    request.set_text(prompt.reply);
-    request.set_add_special_tokens(false);
-    v1::TokenizeResponse response;
-    const grpc::Status status = stub.Tokenize(&context, request, &response);
-    if (!status.ok()) return status;
-    prompt.output_tokens = std::max(1, response.token_ids_size());
-  }
-  return grpc::Status::OK;
 }
 
 // False: the file could not be read.
@@ -180,6 +170,16 @@ bool Complete(const BenchCommand& command, BenchOptions* options) {
     std::cerr << "pagoda: --arrival: at-once needs no --rate\n";
     return false;
   }
+  if (!command.url.empty()) {
+    auto target = ParseHttpTarget(command.url);
+    if (!target.ok()) {
+      std::cerr << "pagoda: --url: " << target.status().message() << "\n";
+      return false;
+    }
+    target->api = command.api == "chat" ? HttpTarget::Api::kChat : HttpTarget::Api::kCompletions;
+    target->api_key = options->connection.api_key;
+    options->http = *std::move(target);
+  }
   if (!command.prompts_file.empty()) {
     auto prompts = ReadPrompts(command.prompts_file);
     if (!prompts.ok()) {
@@ -196,6 +196,23 @@ bool Complete(const BenchCommand& command, BenchOptions* options) {
   return true;
 }
 
+// What the server is; it says why where it cannot tell.
+ClientExit Ask(BenchOptions* options, v1::GetModelResponse* model) {
+  if (options->http) {
+    auto answer = AskHttpServer(options);
+    if (!answer.ok()) {
+      std::cerr << "pagoda: " << PrintableText(answer.status().message()) << "\n";
+      return absl::IsUnavailable(answer.status()) ? ClientExit::kUnavailable : ClientExit::kRefused;
+    }
+    *model = *std::move(answer);
+    return ClientExit::kOk;
+  }
+  const grpc::Status status = AskDaemon(options, model);
+  if (status.ok()) return ClientExit::kOk;
+  std::cerr << DescribeFailure(status, options->connection.address);
+  return ExitOf(status);
+}
+
 ClientExit Run(const BenchCommand& command) {
   if (!command.compared_files.empty()) return Compare(command.compared_files);
   BenchOptions options;
@@ -203,18 +220,8 @@ ClientExit Run(const BenchCommand& command) {
   std::atomic<bool> interrupted{false};
   const InterruptWatcher watcher([&interrupted] { interrupted = true; });
 
-  grpc::ClientContext context;
-  PrepareCall(options.connection, &context);
-  v1::GetModelRequest request;
-  request.set_model(options.model);
   v1::GetModelResponse model;
-  const auto stub = v1::InferenceService::NewStub(OpenChannel(options.connection));
-  grpc::Status status = stub->GetModel(&context, request, &model);
-  if (status.ok()) status = CountReplies(*stub, &options);
-  if (!status.ok()) {
-    std::cerr << DescribeFailure(status, options.connection.address);
-    return ExitOf(status);
-  }
+  if (const ClientExit exit = Ask(&options, &model); exit != ClientExit::kOk) return exit;
   const LoadOutcome outcome = Measure(options, model.vocab_size(), interrupted);
   const BenchResult result = Aggregate(outcome.requests, outcome.client, options.limits);
   if (interrupted && outcome.requests.empty()) return ClientExit::kInterrupted;

@@ -6,6 +6,8 @@
 #include <time.h>
 
 #include "absl/container/flat_hash_set.h"
+#include "daemon/client/bench_http_load.h"
+#include "daemon/client/bench_schedule.h"
 #include "daemon/client/failure.h"
 #include "grpcpp/completion_queue.h"
 #include "kernels/base/check.h"
@@ -16,12 +18,6 @@ namespace {
 
 // How often a thread looks whether it is to stop.
 constexpr int64_t kPollNs = 50'000'000;
-
-int64_t ThreadCpuNs() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
-}
 
 // One request on its way. Lives until its status has come.
 struct Call {
@@ -43,13 +39,9 @@ class LoadThread {
              int64_t thread_idx,
              std::atomic<int64_t>* next_request,
              int64_t start_ns)
-      : load_(load), thread_idx_(thread_idx), next_request_(*next_request), start_ns_(start_ns) {
+      : load_(load), thread_idx_(thread_idx), schedule_(load, thread_idx, next_request, start_ns) {
     for (const auto& channel : load.channels)
       stubs_.push_back(v1::InferenceService::NewStub(channel));
-    const int64_t num_threads = load.options.num_threads;
-    num_places_ = load.options.concurrency / num_threads +
-                  (thread_idx < load.options.concurrency % num_threads);
-    next_departure_ = thread_idx;
   }
 
   void Run() {
@@ -78,25 +70,14 @@ class LoadThread {
   double busy() const { return busy_; }
 
  private:
-  static constexpr int64_t kNever = INT64_MAX;
+  static constexpr int64_t kNever = BenchSchedule::kNever;
 
   // Starts what is due; returns when the next request is, kNever when only an event can make one
   // due or none is left.
   int64_t StartDueRequests() {
-    if (load_.departures_ns.empty()) {
-      while (static_cast<int64_t>(calls_.size()) < num_places_) {
-        const int64_t request = next_request_.fetch_add(1);
-        if (request >= load_.num_requests) break;
-        Start(request, load_.clock->NowNs());
-      }
-      return kNever;
-    }
-    for (; next_departure_ < load_.num_requests; next_departure_ += load_.options.num_threads) {
-      const int64_t due_ns = start_ns_ + load_.departures_ns[next_departure_];
-      if (due_ns > load_.clock->NowNs()) return due_ns;
-      Start(next_departure_, due_ns);
-    }
-    return kNever;
+    while (const auto due = schedule_.Take(static_cast<int64_t>(calls_.size())))
+      Start(due->request, due->due_ns);
+    return schedule_.next_ns();
   }
 
   void Start(int64_t request, int64_t due_ns) {
@@ -140,17 +121,7 @@ class LoadThread {
       outcome->num_prompt_tokens = response.started().prompt_tokens();
       outcome->num_cached_tokens = response.started().cached_tokens();
     }
-    const int num_tokens = response.delta().token_ids_size();
-    if (num_tokens == 0) return;
-    if (outcome->first_ns == 0) {
-      outcome->first_ns = now_ns;
-    } else {
-      outcome->gaps_ms.push_back(
-          static_cast<float>(static_cast<double>(now_ns - outcome->last_ns) * 1e-6));
-    }
-    outcome->last_ns = now_ns;
-    outcome->num_output_tokens += num_tokens;
-    if (load_.progress != nullptr) load_.progress->num_output_tokens.fetch_add(num_tokens);
+    NoteTokens(response.delta().token_ids_size(), now_ns, load_.progress, outcome);
   }
 
   void End(Call* call, int64_t now_ns) {
@@ -164,27 +135,22 @@ class LoadThread {
 
   const BenchLoad& load_;
   const int64_t thread_idx_;
-  std::atomic<int64_t>& next_request_;  // of a closed loop, shared by the threads
-  const int64_t start_ns_;
+  BenchSchedule schedule_;
   std::vector<std::unique_ptr<v1::InferenceService::Stub>> stubs_;
   grpc::CompletionQueue queue_;
   absl::flat_hash_set<Call*> calls_;  // owned; an event of the queue holds each too
-  int64_t num_places_;
-  int64_t next_departure_;
   size_t num_started_ = 0;
   std::vector<RequestOutcome> outcomes_;
   double busy_ = 0;
 };
 
-}  // namespace
-
-LoadOutcome RunLoad(const BenchLoad& load) {
-  PAGODA_CHECK(!load.channels.empty() && load.interrupted != nullptr);
+template <typename Thread>
+LoadOutcome RunThreads(const BenchLoad& load) {
   std::atomic<int64_t> next_request{0};
   const int64_t start_ns = load.clock->NowNs();
-  std::vector<std::unique_ptr<LoadThread>> parts;
+  std::vector<std::unique_ptr<Thread>> parts;
   for (int64_t i = 0; i < load.options.num_threads; ++i) {
-    parts.push_back(std::make_unique<LoadThread>(load, i, &next_request, start_ns));
+    parts.push_back(std::make_unique<Thread>(load, i, &next_request, start_ns));
   }
   std::vector<std::thread> threads;
   for (const auto& part : parts) threads.emplace_back([&part] { part->Run(); });
@@ -195,6 +161,37 @@ LoadOutcome RunLoad(const BenchLoad& load) {
     outcome.client.busiest_thread = std::max(outcome.client.busiest_thread, part->busy());
   }
   return outcome;
+}
+
+}  // namespace
+
+int64_t ThreadCpuNs() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
+}
+
+void NoteTokens(int64_t num_tokens,
+                int64_t now_ns,
+                BenchProgress* progress,
+                RequestOutcome* outcome) {
+  if (num_tokens == 0) return;
+  if (outcome->first_ns == 0) {
+    outcome->first_ns = now_ns;
+  } else {
+    outcome->gaps_ms.push_back(
+        static_cast<float>(static_cast<double>(now_ns - outcome->last_ns) * 1e-6));
+  }
+  outcome->last_ns = now_ns;
+  outcome->num_output_tokens += num_tokens;
+  if (progress != nullptr) progress->num_output_tokens.fetch_add(num_tokens);
+}
+
+LoadOutcome RunLoad(const BenchLoad& load) {
+  PAGODA_CHECK(load.interrupted != nullptr);
+  if (load.options.http.has_value()) return RunThreads<HttpLoadThread>(load);
+  PAGODA_CHECK(!load.channels.empty());
+  return RunThreads<LoadThread>(load);
 }
 
 }  // namespace pagoda::daemon

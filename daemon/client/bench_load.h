@@ -22,7 +22,7 @@ struct BenchProgress {
 struct BenchLoad {
   const BenchOptions& options;
   IdRange ids;
-  std::vector<std::shared_ptr<grpc::Channel>> channels;  // not empty
+  std::vector<std::shared_ptr<grpc::Channel>> channels;  // not empty, but for HTTP
   int64_t first_index = 0;
   int64_t num_requests = 0;
   // When each request leaves, after the start; empty: a closed loop.

@@ -7,6 +7,7 @@
 
 #include "daemon/client/bench_prompts.h"
 #include "daemon/client/connection.h"
+#include "daemon/client/http_target.h"
 
 namespace pagoda::daemon {
 
@@ -26,6 +27,8 @@ struct LatencyLimits {
 // One load on a daemon.
 struct BenchOptions {
   ConnectionFlags connection;
+  // A server of OpenAI's API instead of the daemon's gRPC API.
+  std::optional<HttpTarget> http;
   std::string model;
   int64_t num_requests = 100;
   int64_t num_warmup_requests = 4;

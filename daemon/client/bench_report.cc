@@ -48,6 +48,7 @@ nlohmann::ordered_json LoadJson(const BenchOptions& options) {
                                  {"channels", options.num_channels},
                                  {"threads", options.num_threads},
                                  {"seed", options.seed}};
+  load["api"] = options.http ? options.http->api_name() : "grpc";
   if (options.is_open_loop()) {
     if (options.rate) load["rate_per_second"] = *options.rate;
     load["arrival"] = NameOf(options.arrival);

@@ -54,7 +54,10 @@ Kind KindOfCode(absl::StatusCode code) {
 // Descriptions may name other fields; here these have no groups.
 std::string Describe(absl::string_view description) {
   return absl::StrReplaceAll(description,
-                             {{"sampling.", ""},
+                             {{"sampling.beam_search.width", "best_of"},
+                              {"sampling.beam_search", "use_beam_search"},
+                              {"sampling.thinking_budget", "thinking_token_budget"},
+                              {"sampling.", ""},
                               {"stopping.", ""},
                               {"output.", ""},
                               {"prompt.chat.", ""},
@@ -100,6 +103,10 @@ std::string HttpError::ToJson() const {
 }
 
 std::string FieldNameOf(absl::string_view path) {
+  if (path == "sampling.thinking_budget") return "thinking_token_budget";
+  if (path == "sampling.beam_search") return "use_beam_search";
+  if (path == "sampling.beam_search.width") return "best_of";
+  if (absl::ConsumePrefix(&path, "sampling.beam_search.")) return std::string(path);
   for (const char* group : {"sampling.", "stopping.", "output."}) {
     if (absl::ConsumePrefix(&path, group)) return std::string(path);
   }
@@ -157,6 +164,14 @@ HttpError HeadersTooLargeError(size_t most_bytes) {
       431,
       absl::StrCat("the headers are larger than the limit of ", most_bytes, " bytes"),
       "headers_too_large");
+}
+
+HttpError SlowRequestError() {
+  return {.status = 408,
+          .type = "timeout_error",
+          .code = "request_timeout",
+          .message = "the request did not come in time",
+          .worth_retrying = true};
 }
 
 HttpError UnknownRouteError(absl::string_view method, absl::string_view path) {

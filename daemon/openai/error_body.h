@@ -33,6 +33,7 @@ HttpError ToHttpError(const absl::Status& status, absl::string_view form_field =
 HttpError MalformedRequestError(absl::string_view what);
 HttpError RequestTooLargeError(size_t most_bytes);
 HttpError HeadersTooLargeError(size_t most_bytes);
+HttpError SlowRequestError();
 HttpError UnknownRouteError(absl::string_view method, absl::string_view path);
 HttpError WrongMethodError(absl::string_view method, absl::string_view allowed);
 HttpError WrongContentTypeError();

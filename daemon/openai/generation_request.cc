@@ -39,6 +39,14 @@ void ReadNumbers(const JsonFields& fields, v1::SamplingParams* sampling) {
   }
 }
 
+// As vLLM and llama.cpp name it.
+void ReadThinkingBudget(const JsonFields& fields, v1::SamplingParams* sampling) {
+  for (const char* name : {"thinking_token_budget", "thinking_budget_tokens"}) {
+    const auto tokens = fields.Integer(name, -1, std::numeric_limits<int32_t>::max());
+    if (tokens.has_value()) sampling->set_thinking_budget(static_cast<int32_t>(*tokens));
+  }
+}
+
 // {"50256": -100}
 void ReadLogitBias(const JsonFields& fields, v1::SamplingParams* sampling) {
   const ordered_json* bias = fields.Object("logit_bias");
@@ -211,6 +219,7 @@ void ReadCommonFields(const JsonFields& fields,
 
   v1::SamplingParams* sampling = call->mutable_sampling();
   ReadNumbers(fields, sampling);
+  ReadThinkingBudget(fields, sampling);
   ReadLogitBias(fields, sampling);
   for (const uint32_t id : fields.Ids("allowed_token_ids")) sampling->add_allowed_token_ids(id);
   for (std::string& word : fields.Strings("bad_words")) sampling->add_bad_words(std::move(word));

@@ -10,20 +10,17 @@
 namespace pagoda::daemon::openai {
 namespace {
 
-struct TagPair {
-  absl::string_view open;
-  absl::string_view close;
-};
-
 // As models write them.
-constexpr TagPair kThoughtTags[] = {{"<think>", "</think>"},
-                                    {"<thinking>", "</thinking>"},
-                                    {"<thought>", "</thought>"},
-                                    {"<reasoning>", "</reasoning>"},
-                                    {"<seed:think>", "</seed:think>"},
-                                    {"[THINK]", "[/THINK]"}};
+constexpr ThoughtTagPair kThoughtTags[] = {{"<think>", "</think>"},
+                                           {"<thinking>", "</thinking>"},
+                                           {"<thought>", "</thought>"},
+                                           {"<reasoning>", "</reasoning>"},
+                                           {"<seed:think>", "</seed:think>"},
+                                           {"[THINK]", "[/THINK]"}};
 
 }  // namespace
+
+absl::Span<const ThoughtTagPair> ThoughtTagPairs() { return kThoughtTags; }
 
 size_t HeldForTag(absl::string_view text, absl::string_view tag) {
   for (size_t size = std::min(text.size(), tag.size() - 1); size > 0; --size) {
@@ -65,7 +62,7 @@ void ReasoningParser::Step(std::string* reasoning, std::string* answer) {
 bool ReasoningParser::TryOpen(std::string* answer) {
   const absl::string_view start = absl::StripLeadingAsciiWhitespace(held_);
   bool may_open = false;
-  for (const TagPair& tags : kThoughtTags) {
+  for (const ThoughtTagPair& tags : kThoughtTags) {
     if (absl::StartsWith(start, tags.open)) {
       close_tag_ = std::string(tags.close);
       held_ = std::string(start.substr(tags.open.size()));

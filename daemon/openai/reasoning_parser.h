@@ -3,9 +3,17 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "daemon/openai/output_parser.h"
 
 namespace pagoda::daemon::openai {
+
+// Between which models write their thoughts, at the front of what they say.
+struct ThoughtTagPair {
+  absl::string_view open;
+  absl::string_view close;
+};
+absl::Span<const ThoughtTagPair> ThoughtTagPairs();
 
 // Tells thoughts from the answer after them. White space around either is dropped where they meet.
 // Thread-compatible.

@@ -388,6 +388,7 @@ absl::StatusOr<ConvertedRequest> ConvertRequest(const Message& message,
       ResolvePrompt(message.prompt(), model, message.output().echo(), request.skip_special_tokens));
   request.prompt = std::move(prompt.ids);
   if (!message.output().omit_text()) out.echo_text = std::move(prompt.text);
+  ResolveThoughts(message.sampling(), model, &checker, &request);
   // The context cuts what is asked for; `started` says where.
   const int32_t room = model.max_context_tokens - static_cast<int32_t>(request.prompt.size());
   request.stop.max_tokens = std::min(request.stop.max_tokens.value_or(room), room);

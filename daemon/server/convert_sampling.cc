@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "engine/guided/constraint.h"
 
 namespace pagoda::daemon {
@@ -18,6 +21,9 @@ constexpr FloatRange kRepetitionPenalty{.low = 1e-6f, .high = 10.0f};
 constexpr FloatRange kOutputPenalty{.low = -2.0f, .high = 2.0f};
 constexpr FloatRange kLengthPenalty{.low = -10.0f, .high = 10.0f};
 constexpr FloatRange kBias{.low = -100.0f, .high = 100.0f};
+constexpr int32_t kNoThinkingLimit = -1;
+// An opening tag and the blanks after it are no more.
+constexpr size_t kMostTagTokens = 24;
 
 // The absent-or-present rule for one float field.
 struct FloatField {
@@ -157,6 +163,20 @@ const char* ConstraintField(v1::SamplingParams::ConstraintCase which) {
   }
 }
 
+// The tags whose opening one ends the prompt, with blanks after it at most; null: none. What
+// a template writes there.
+const engine::ThoughtTags* OpenTags(const std::vector<engine::TokenId>& prompt,
+                                    const ServedModel& model) {
+  const size_t num_read = std::min(prompt.size(), kMostTagTokens);
+  const std::string text = model.tokenizer->Decode(absl::MakeConstSpan(prompt).last(num_read),
+                                                   /*skip_special_tokens=*/false);
+  const absl::string_view end = absl::StripTrailingAsciiWhitespace(text);
+  for (const engine::ThoughtTags& tags : model.thought_tags) {
+    if (absl::EndsWith(end, tags.open)) return &tags;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 engine::SamplingParams ResolveNumbers(const v1::SamplingParams& in,
@@ -230,6 +250,39 @@ void ResolveSpeculation(const v1::SamplingParams& in,
       "sampling.ngram_speculation.max_draft_tokens", asked, 0, engine::kMaxDraftTokens);
   resolved->max_draft_tokens =
       static_cast<int32_t>(std::min<uint32_t>(asked, engine::kMaxDraftTokens));
+}
+
+void ResolveThoughts(const v1::SamplingParams& in,
+                     const ServedModel& model,
+                     FieldChecker* checker,
+                     engine::Request* request) {
+  const bool asks = in.has_thinking_budget();
+  const absl::optional<int32_t> limit = asks ? absl::make_optional(in.thinking_budget())
+                                        : model.default_thinking_budget.has_value()
+                                            ? absl::make_optional(*model.default_thinking_budget)
+                                            : absl::nullopt;
+  if (!limit.has_value() || *limit == kNoThinkingLimit) return;
+  constexpr char kField[] = "sampling.thinking_budget";
+  const auto fail = [&](absl::string_view why) {
+    if (asks) checker->Fail(kField, why);
+  };
+  if (asks && !checker->CheckInt(kField, *limit, kNoThinkingLimit, INT32_MAX)) return;
+  if (request->sampling.beams.has_value())
+    return fail("cannot be combined with sampling.beam_search");
+  if (in.constraint_case() != v1::SamplingParams::CONSTRAINT_NOT_SET) {
+    return fail(absl::StrCat("cannot be combined with ", ConstraintField(in.constraint_case())));
+  }
+  if (model.thought_tags.empty())
+    return fail("the model has no tokenizer.json, so there is no text to find thoughts in");
+  auto budget = std::make_shared<engine::ThoughtBudget>();
+  budget->max_tokens = *limit;
+  if (const engine::ThoughtTags* open = OpenTags(request->prompt, model)) {
+    budget->is_open = true;
+    budget->tags = {*open};
+  } else {
+    budget->tags = model.thought_tags;
+  }
+  request->sampling.thoughts = std::move(budget);
 }
 
 void ResolveBeams(const v1::SamplingParams& in,
@@ -306,6 +359,7 @@ void EchoNumbers(const engine::SamplingParams& resolved, v1::SamplingParams* ech
     echoed->mutable_ngram_speculation()->set_max_draft_tokens(
         static_cast<uint32_t>(resolved.max_draft_tokens));
   }
+  if (resolved.thoughts != nullptr) echoed->set_thinking_budget(resolved.thoughts->max_tokens);
   if (resolved.beams.has_value())
     echoed->mutable_beam_search()->set_length_penalty(resolved.beams->length_penalty);
 }

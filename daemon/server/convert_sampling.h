@@ -31,6 +31,13 @@ void ResolveSpeculation(const v1::SamplingParams& sampling,
                         FieldChecker* checker,
                         engine::SamplingParams* resolved);
 
+// The limit of thoughts: the request's, or else the server's, which leaves alone what cannot have
+// one. After the beams and the prompt.
+void ResolveThoughts(const v1::SamplingParams& sampling,
+                     const ServedModel& model,
+                     FieldChecker* checker,
+                     engine::Request* request);
+
 // The beams of a request, whose `n` and `best_of` are set.
 void ResolveBeams(const v1::SamplingParams& sampling,
                   const v1::OutputOptions& output,

@@ -86,6 +86,8 @@ void HttpConnection::StartRead() {
 void HttpConnection::HandleHeader(ErrorCode error) {
   if (is_closed_) return;
   if (error) return HandleReadError(error);
+  // It came too late.
+  if (closes_when_written_) return Discard();
   // Without a key nothing is read that takes memory.
   if (!is_busy_) {
     const absl::Status admitted = options_.routes->Admit(TakeHead()).status();
@@ -110,6 +112,7 @@ void HttpConnection::ReadBody() {
       stream_, buffer_, *parser_, [self = shared_from_this()](ErrorCode error, size_t) {
         if (self->is_closed_) return;
         if (error) return self->HandleReadError(error);
+        if (self->closes_when_written_) return self->Discard();
         if (self->TakeBodyBytes()) self->ReadBody();
       });
 }
@@ -405,8 +408,16 @@ void HttpConnection::Tick() {
       exchange->HandleQuiet();
     }
   } else if (now_ns >= read_deadline_ns_) {
-    Close();
+    HandleSilence();
   }
+}
+
+void HttpConnection::HandleSilence() {
+  const bool has_begun = is_reading_ && !is_lingering_ && parser_->got_some();
+  if (!has_begun) return Close();
+  // What is being read goes on, and is dropped.
+  current_ = HttpRequest();
+  Refuse(openai::SlowRequestError());
 }
 
 void HttpConnection::Drain() {

@@ -87,6 +87,8 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   void GiveBodyBytes();
   void HandleBody();
   void HandleReadError(ErrorCode error);
+  // No request has come in time: one that has begun is answered so.
+  void HandleSilence();
   HttpRequest TakeHead() const;
   void Dispatch(HttpRequest request);
   void Refuse(const openai::HttpError& error);

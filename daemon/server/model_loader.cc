@@ -88,6 +88,10 @@ absl::StatusOr<ServedModel> LoadServedModel(internal::v1::ServerConfig* config) 
   model.names.assign(config->model().served_names().begin(), config->model().served_names().end());
   model.limits = config->front_end().limits();
   model.default_draft_tokens = static_cast<int32_t>(config->engine().ngram_draft_tokens());
+  if (config->front_end().has_reasoning_budget()) {
+    model.default_thinking_budget =
+        static_cast<int32_t>(std::min<uint32_t>(config->front_end().reasoning_budget(), INT32_MAX));
+  }
   model.dtype = config->model().dtype();
   model.device = config->worker().device();
   model.max_sequences = static_cast<int32_t>(config->engine().max_num_seqs());

@@ -267,6 +267,7 @@ absl::Status Daemon::ListenHttp() {
                       .max_body_bytes = front_end.max_message_bytes(),
                       .body_budget = &http_body_budget_,
                       .num_connections = &server_metrics_.http_connections,
+                      .idle_timeout = absl::Milliseconds(front_end.http_idle_timeout_ms()),
                       .stall_timeout = absl::Milliseconds(front_end.stream_stall_timeout_ms()),
                       .heartbeat_interval = absl::Milliseconds(front_end.http_heartbeat_ms())}});
   if (!server.ok() && sources_.http_is_optional) {

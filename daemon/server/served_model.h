@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "engine/guided/constraint.h"
 #include "engine/model/model_config.h"
+#include "engine/request.h"
 #include "engine/text/chat_template.h"
 #include "engine/text/tokenizer.h"
 #include "pagoda/internal/v1/config.pb.h"
@@ -31,6 +33,8 @@ struct ServedModel {
   internal::v1::RequestLimits limits;
   // Where a request does not say; 0: none.
   int32_t default_draft_tokens = 0;
+  // Most tokens of thoughts where a request does not say; absent: no limit.
+  std::optional<int32_t> default_thinking_budget;
   std::string dtype;
   std::string device;
   // Most tokens of prompt and output together.
@@ -47,6 +51,8 @@ struct ServedModel {
   std::vector<engine::TokenId> eos_token_ids;
   // Ids below this are accepted from clients: in both the tokenizer's and the model's vocabulary.
   int32_t num_known_ids = 0;
+  // What thoughts may stand between, as the tokenizer spells it; empty without one.
+  std::vector<engine::ThoughtTags> thought_tags;
   // Bytes of the longest token; bounds how few tokens a text can become.
   size_t max_token_bytes = 0;
 

@@ -12,7 +12,8 @@ namespace {
 // Prompt log-probabilities can take megabytes; in pieces of this size every client's receive limit
 // (4 MiB by default) holds them.
 constexpr size_t kMaxPieceBytes = size_t{1} << 20;
-// Memory of a delta's token without log-probabilities, and of one log-probability, roughly.
+// What a token without log-probabilities takes, and one log-probability: more than the engine's
+// output does while it waits, less than JSON does once it is being written.
 constexpr size_t kTokenBytes = 8;
 constexpr size_t kLogprobBytes = 32;
 
@@ -21,6 +22,24 @@ size_t OutputBytes(const engine::OutputDelta& delta) {
   for (const engine::TokenLogprobs& position : delta.logprobs)
     bytes += (position.top.size() + 1) * kLogprobBytes;
   return bytes;
+}
+
+void Join(engine::OutputDelta* from, engine::OutputDelta* to) {
+  to->text += from->text;
+  to->tokens.insert(to->tokens.end(), from->tokens.begin(), from->tokens.end());
+  to->logprobs.insert(to->logprobs.end(),
+                      std::make_move_iterator(from->logprobs.begin()),
+                      std::make_move_iterator(from->logprobs.end()));
+}
+
+// What AppendOutput reads.
+engine::OutputDelta TakeOutput(engine::OutputDelta* from) {
+  engine::OutputDelta out;
+  out.index = from->index;
+  out.text = std::move(from->text);
+  out.tokens = std::move(from->tokens);
+  out.logprobs = std::move(from->logprobs);
+  return out;
 }
 
 }  // namespace
@@ -35,7 +54,7 @@ GenerationCall::Progress StreamCall::HandleOutput(engine::OutputDelta delta) {
 }
 
 void StreamCall::AddStarted(const engine::RequestStarted& started) {
-  *waiting_.emplace_back().mutable_started() = converter().MakeStarted(started);
+  *waiting_.emplace_back().message.mutable_started() = converter().MakeStarted(started);
 }
 
 void StreamCall::AddPromptLogprobs(const std::vector<engine::TokenLogprobs>& positions) {
@@ -43,7 +62,7 @@ void StreamCall::AddPromptLogprobs(const std::vector<engine::TokenLogprobs>& pos
   size_t piece_bytes = 0;
   for (const engine::TokenLogprobs& position : positions) {
     if (piece == nullptr || piece_bytes > kMaxPieceBytes) {
-      piece = waiting_.emplace_back().mutable_delta();
+      piece = waiting_.emplace_back().message.mutable_delta();
       piece_bytes = 0;
     }
     converter().FillLogprobs(position, piece->add_prompt_logprobs());
@@ -51,32 +70,40 @@ void StreamCall::AddPromptLogprobs(const std::vector<engine::TokenLogprobs>& pos
   }
 }
 
-v1::Delta* StreamCall::WaitingDelta(int32_t index) {
+StreamCall::Waiting* StreamCall::WaitingDelta(int32_t index) {
   // A delta of the same sequence is its last event but one at most: nothing follows `finished`.
-  const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(), [index](const auto& message) {
-    return message.has_delta() && message.delta().index() == static_cast<uint32_t>(index);
+  const auto found = std::find_if(waiting_.rbegin(), waiting_.rend(), [index](const Waiting& each) {
+    return each.message.has_delta() && each.message.delta().index() == static_cast<uint32_t>(index);
   });
-  return found == waiting_.rend() ? nullptr : found->mutable_delta();
+  return found == waiting_.rend() ? nullptr : &*found;
 }
 
 void StreamCall::AddOutput(engine::OutputDelta* delta) {
-  const size_t num_tokens = delta->tokens.size();
   const size_t output_bytes = OutputBytes(*delta);
-  v1::Delta* waiting = WaitingDelta(delta->index);
+  Waiting* waiting = WaitingDelta(delta->index);
   if (waiting != nullptr) {
-    metrics().stream_coalesced_tokens.fetch_add(num_tokens, std::memory_order_relaxed);
-    converter().AppendOutput(delta, waiting);
-  } else {
+    metrics().stream_coalesced_tokens.fetch_add(delta->tokens.size(), std::memory_order_relaxed);
+  } else if (delta->tokens.empty()) {
+    // Text that came late, or what is to be echoed; or nothing.
     v1::StreamGenerateResponse message;
     converter().AppendOutput(delta, message.mutable_delta());
-    if (message.delta().text().empty() && message.delta().token_ids().empty()) return;
-    waiting_.push_back(std::move(message));
+    if (!message.delta().text().empty()) waiting_.push_back({.message = std::move(message)});
+    return;
+  } else {
+    waiting = &waiting_.emplace_back();
+    waiting->message.mutable_delta()->set_index(static_cast<uint32_t>(delta->index));
   }
+  if (waiting->output.has_value()) {
+    Join(delta, &*waiting->output);
+  } else {
+    waiting->output = TakeOutput(delta);
+  }
+  waiting->output_bytes += output_bytes;
   waiting_output_bytes_ += output_bytes;
 }
 
 void StreamCall::AddFinished(int32_t index, const engine::SequenceFinished& finished) {
-  *waiting_.emplace_back().mutable_finished() = converter().MakeFinished(index, finished);
+  *waiting_.emplace_back().message.mutable_finished() = converter().MakeFinished(index, finished);
   // The call ends with the first failure among its sequences; the others are still delivered.
   end_status_.Update(finished.status);
 }
@@ -87,7 +114,8 @@ GenerationCall::Progress StreamCall::Advance() {
   const bool in_flight = write_state_.compare_exchange_strong(state, WriteState::kWritingMore) ||
                          state == WriteState::kWritingMore;
   if (!in_flight) return StartNextWrite();
-  if (waiting_output_bytes_ <= services().max_stream_buffer_bytes) return Progress::kLive;
+  if (waiting_output_bytes_ + in_flight_output_bytes_ <= services().max_stream_buffer_bytes)
+    return Progress::kLive;
   EndSlow("more output waits than max_stream_buffer_bytes");
   return Progress::kEnded;
 }
@@ -98,10 +126,22 @@ GenerationCall::Progress StreamCall::ContinueWriting() {
 }
 
 StreamCall::Messages StreamCall::TakeMessages() {
-  if (waiting_.size() <= most_messages_per_write_) return std::exchange(waiting_, {});
-  const auto end = waiting_.begin() + static_cast<ptrdiff_t>(most_messages_per_write_);
-  Messages taken(std::make_move_iterator(waiting_.begin()), std::make_move_iterator(end));
-  waiting_.erase(waiting_.begin(), end);
+  const auto end = waiting_.begin() +
+                   static_cast<ptrdiff_t>(std::min(waiting_.size(), most_messages_per_write_));
+  Messages taken;
+  taken.reserve(static_cast<size_t>(end - waiting_.begin()));
+  in_flight_output_bytes_ = 0;
+  for (auto it = waiting_.begin(); it != end; ++it) {
+    if (it->output.has_value()) converter().AppendOutput(&*it->output, it->message.mutable_delta());
+    in_flight_output_bytes_ += it->output_bytes;
+    taken.push_back(std::move(it->message));
+  }
+  waiting_output_bytes_ -= in_flight_output_bytes_;
+  if (end == waiting_.end()) {
+    std::vector<Waiting>().swap(waiting_);  // a reader that was slow once need not be again
+  } else {
+    waiting_.erase(waiting_.begin(), end);
+  }
   return taken;
 }
 
@@ -113,7 +153,6 @@ GenerationCall::Progress StreamCall::StartNextWrite() {
     return Progress::kEnded;
   }
   Messages messages = TakeMessages();
-  if (waiting_.empty()) waiting_output_bytes_ = 0;
   metrics().stream_messages.fetch_add(messages.size(), std::memory_order_relaxed);
   if (waiting_.empty() && ended_ && end_status_.ok()) {
     Close(end_status_);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/optional.h"
 #include "daemon/server/generation_call.h"
 
 namespace pagoda::daemon {
@@ -37,14 +38,22 @@ class StreamCall : public GenerationCall {
  private:
   enum class WriteState : uint8_t { kIdle, kWriting, kWritingMore };
 
+  // An event that waits. Output stays as the engine gave it until it is written: as messages it
+  // takes several times the memory.
+  struct Waiting {
+    v1::StreamGenerateResponse message;
+    absl::optional<engine::OutputDelta> output;  // to be appended to the message's delta
+    size_t output_bytes = 0;
+  };
+
   Progress HandleOutput(engine::OutputDelta delta) override;
 
   void AddStarted(const engine::RequestStarted& started);
   void AddPromptLogprobs(const std::vector<engine::TokenLogprobs>& positions);
   void AddOutput(engine::OutputDelta* delta);
   void AddFinished(int32_t index, const engine::SequenceFinished& finished);
-  // The message that the next output of a sequence joins.
-  v1::Delta* WaitingDelta(int32_t index);
+  // What the next output of a sequence joins; null: nothing.
+  Waiting* WaitingDelta(int32_t index);
   // Writes what waits, or notes that it does.
   Progress Advance();
   Progress StartNextWrite();
@@ -53,8 +62,9 @@ class StreamCall : public GenerationCall {
   const size_t most_messages_per_write_;
   std::atomic<WriteState> write_state_{WriteState::kIdle};
   // Owner.
-  Messages waiting_;
+  std::vector<Waiting> waiting_;
   size_t waiting_output_bytes_ = 0;
+  size_t in_flight_output_bytes_ = 0;  // of the write that began last
   int64_t write_start_ns_ = 0;
   bool ended_ = false;       // the engine is done with the request
   absl::Status end_status_;  // the first failure among the sequences

@@ -177,7 +177,8 @@ absl::Status ModelRunner::Submit(const StepPlan& plan) {
     const SlotState& slot = slots_->slot(row.slot);
     return row.samples && row.num_drafts == 0 &&
            row.end_position() > static_cast<int32_t>(slot.tokens.size()) &&
-           NeedsHistory(slot.sampling);
+           (NeedsHistory(slot.sampling) ||
+            constraints_->MayForce(row.slot, slot, row.end_position()));
   };
   if (std::any_of(rows.begin(), rows.end(), needs_token)) {
     PAGODA_RETURN_IF_ERROR(ReadPendingSteps());

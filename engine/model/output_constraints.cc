@@ -32,9 +32,10 @@ absl::Status OutputConstraints::Apply(const internal::v1::StepPlan& plan, const 
     trie_ = std::make_unique<guided::TokenTrie>(*std::move(trie));
   }
   for (const internal::v1::NewSequence& sequence : plan.new_sequences()) {
-    if (!sequence.sampling().has_constraint()) continue;
-    if (trie_ == nullptr)
+    const bool has_constraint = sequence.sampling().has_constraint();
+    if (trie_ == nullptr && (has_constraint || sequence.sampling().has_thoughts()))
       return absl::InternalError("step plan: a constraint came before the vocabulary");
+    if (!has_constraint) continue;
     const internal::v1::OutputConstraint& constraint = sequence.sampling().constraint();
     std::shared_ptr<guided::TokenMasker> masker = MaskerOf(constraint.name());
     if (masker == nullptr) {

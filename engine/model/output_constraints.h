@@ -12,6 +12,7 @@
 #include "engine/guided/token_masker.h"
 #include "engine/guided/token_trie.h"
 #include "engine/model/slot_table.h"
+#include "engine/model/thought_budgets.h"
 
 namespace pagoda::engine {
 
@@ -21,9 +22,10 @@ namespace pagoda::engine {
 class OutputConstraints {
  public:
   OutputConstraints(int32_t num_slots, int32_t vocab_size)
-      : vocab_size_(vocab_size), slots_(static_cast<size_t>(num_slots)) {}
+      : vocab_size_(vocab_size), slots_(static_cast<size_t>(num_slots)), thoughts_(num_slots) {}
 
-  // Takes the vocabulary and the constraints of new sequences. REQUIRES: `table` has applied the
+  // Takes the vocabulary and the constraints of new sequences. Those with a budget of thoughts need
+  // the vocabulary too. REQUIRES: `table` has applied the
   // plan.
   absl::Status Apply(const internal::v1::StepPlan& plan, const SlotTable& table);
 
@@ -34,6 +36,17 @@ class OutputConstraints {
             const SlotState& slot,
             std::vector<int32_t>* allowed,
             std::vector<int32_t>* masked);
+  // Whether ForcedToken has to be asked about the token at `position`; all before it must be known
+  // then.
+  bool MayForce(int32_t slot_idx, const SlotState& slot, int32_t position) const {
+    return thoughts_.MayForce(slot_idx, slot, position);
+  }
+  // The token that has to come at `position`, since the sequence has thought as long as it may.
+  // REQUIRES: every token is known if MayForce.
+  absl::optional<TokenId> ForcedToken(int32_t slot_idx, const SlotState& slot, int32_t position) {
+    if (!MayForce(slot_idx, slot, position)) return absl::nullopt;
+    return thoughts_.Forced(slot_idx, slot, *trie_);
+  }
   // Tells the result what the last token of the slot's sequence, now known, means to its constraint
   // if it has one: false where it means nothing, since Mask had found none. Does nothing for a
   // sequence that has gone.
@@ -64,6 +77,7 @@ class OutputConstraints {
   absl::flat_hash_map<std::string, std::shared_ptr<guided::TokenMasker>> maskers_;
   std::deque<std::string> by_age_;
   guided::TokenMask mask_;
+  ThoughtBudgets thoughts_;
 };
 
 }  // namespace pagoda::engine

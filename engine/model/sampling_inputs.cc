@@ -156,6 +156,7 @@ void SamplingInputs::AddProcessing(const LogitRow& row,
   }
   AddMasked(row, slot);
   sample->masked_end = static_cast<int32_t>(masked_.values().size());
+  ForceToken(row, slot, constraints, sample);
   AddPenalties(row, slot, sample);
 }
 
@@ -178,6 +179,20 @@ void SamplingInputs::AddIds(const LogitRow& row,
   bias_ids_.values().insert(bias_ids_.values().end(), ids.begin(), ids.end());
   bias_values_.values().insert(bias_values_.values().end(), values.begin(), values.end());
   sample->bias_end = static_cast<int32_t>(bias_ids_.values().size());
+}
+
+void SamplingInputs::ForceToken(const LogitRow& row,
+                                const SlotState& slot,
+                                OutputConstraints* constraints,
+                                kernels::SampleRow* sample) {
+  if (row.is_prompt) return;
+  const auto token = constraints->ForcedToken(row.slot, slot, row.position);
+  if (!token.has_value()) return;
+  // Nothing else that was listed for the row may rule it out.
+  sample->allowed_begin = static_cast<int32_t>(allowed_.values().size());
+  allowed_.values().push_back(*token);
+  sample->allowed_end = sample->allowed_begin + 1;
+  sample->masked_end = sample->masked_begin;
 }
 
 void SamplingInputs::AddPenalties(const LogitRow& row,

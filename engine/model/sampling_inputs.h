@@ -99,6 +99,11 @@ class SamplingInputs {
               OutputConstraints* constraints,
               kernels::SampleRow* sample);
   void AddMasked(const LogitRow& row, const SlotState& slot);
+  // Makes the row's token the one that has to come, where one has.
+  void ForceToken(const LogitRow& row,
+                  const SlotState& slot,
+                  OutputConstraints* constraints,
+                  kernels::SampleRow* sample);
   void AddPenalties(const LogitRow& row, const SlotState& slot, kernels::SampleRow* sample);
   // Of prompt, output and the drafts before the row's position.
   void AddOutputCounts(const LogitRow& row, const SlotState& slot);

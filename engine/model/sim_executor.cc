@@ -109,6 +109,8 @@ absl::optional<TokenId> SimExecutor::NextToken(const StepRow& row) {
   }
   const internal::v1::RowSampling& sampling = slot.sampling;
   const uint64_t draw = Mix(prefix.hash ^ (sampling.temperature() > 0 ? Mix(sampling.seed()) : 0));
+  if (const auto forced = constraints_->ForcedToken(row.slot, slot, row.end_position()))
+    return *forced;
   if (sampling.has_constraint()) {
     std::vector<int32_t> allowed, masked;
     if (!constraints_->Mask(row.slot, slot, &allowed, &masked)) return absl::nullopt;

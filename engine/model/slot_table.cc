@@ -144,6 +144,13 @@ absl::Status SlotTable::CheckSampling(const RowSampling& sampling) const {
   PAGODA_RETURN_IF_ERROR(
       CheckIds(sampling.min_tokens_masked_ids(), vocab, "min_tokens_masked_ids"));
   PAGODA_RETURN_IF_ERROR(CheckIds(sampling.constraint().end_token_ids(), vocab, "end_token_ids"));
+  if (sampling.has_thoughts() && sampling.thoughts().tags().empty())
+    return Broken("thoughts has no tags");
+  for (const internal::v1::ThoughtTags& tags : sampling.thoughts().tags()) {
+    if (tags.close().empty() || tags.close_token_ids().empty())
+      return Broken("thoughts holds tags without a closing one");
+    PAGODA_RETURN_IF_ERROR(CheckIds(tags.close_token_ids(), vocab, "close_token_ids"));
+  }
   for (const internal::v1::TokenSequence& word : sampling.bad_words()) {
     if (word.token_ids().empty()) return Broken("bad_words holds an empty word");
     PAGODA_RETURN_IF_ERROR(CheckIds(word.token_ids(), vocab, "bad_words"));

@@ -1,8 +1,10 @@
 #include "tests/bench/daemon_probe.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 #include <unistd.h>
 #include <vector>
 
@@ -13,30 +15,46 @@
 namespace pagoda::bench {
 namespace {
 
-// Fields of /proc/PID/stat from the third on.
-std::vector<std::string> StatFields(pid_t pid) {
-  std::ifstream in(absl::StrCat("/proc/", pid, "/stat"));
+// Fields of a stat file of /proc from the third on, and the second, a name.
+std::vector<std::string> StatFields(const std::string& file, std::string* name = nullptr) {
+  std::ifstream in(file);
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  const size_t paren = text.rfind(')');
-  if (paren == std::string::npos) return {};
-  return absl::StrSplit(text.substr(paren + 1), ' ', absl::SkipEmpty());
+  const size_t open = text.find('('), close = text.rfind(')');
+  if (close == std::string::npos) return {};
+  if (name != nullptr) *name = text.substr(open + 1, close - open - 1);
+  return absl::StrSplit(text.substr(close + 1), ' ', absl::SkipEmpty());
 }
+
+std::string StatOf(pid_t pid) { return absl::StrCat("/proc/", pid, "/stat"); }
 
 uint64_t Field(const std::vector<std::string>& fields, size_t number) {
   uint64_t value = 0;
   return number - 3 < fields.size() && absl::SimpleAtoi(fields[number - 3], &value) ? value : 0;
 }
 
+double CpuSecondsOf(const std::vector<std::string>& fields) {
+  return static_cast<double>(Field(fields, 14) + Field(fields, 15)) /
+         static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
 }  // namespace
 
 uint64_t ResidentBytes(pid_t pid) {
-  return Field(StatFields(pid), 24) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return Field(StatFields(StatOf(pid)), 24) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-double CpuSeconds(pid_t pid) {
-  const std::vector<std::string> fields = StatFields(pid);
-  return static_cast<double>(Field(fields, 14) + Field(fields, 15)) /
-         static_cast<double>(sysconf(_SC_CLK_TCK));
+double CpuSeconds(pid_t pid) { return CpuSecondsOf(StatFields(StatOf(pid))); }
+
+std::map<std::string, double> CpuSecondsByThread(pid_t pid) {
+  std::map<std::string, double> seconds;
+  std::error_code error;
+  for (const auto& task :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), error)) {
+    std::string name;
+    const std::vector<std::string> fields = StatFields(task.path() / "stat", &name);
+    seconds[name] += CpuSecondsOf(fields);
+  }
+  return seconds;
 }
 
 bool Print(const Figure& figure) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <sys/types.h>
 
@@ -10,6 +11,8 @@ namespace pagoda::bench {
 uint64_t ResidentBytes(pid_t pid);
 // CPU time of a process so far.
 double CpuSeconds(pid_t pid);
+// The same of its threads, those of one name together.
+std::map<std::string, double> CpuSecondsByThread(pid_t pid);
 
 // One line for people and one JSON object: what should be reached, what was, and their ratio (at
 // most 1 is good when `lower_is_better`).

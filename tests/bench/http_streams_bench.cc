@@ -1,11 +1,13 @@
 // Many concurrent event streams by HTTP at a steady pace: the simulated device makes one token for
-// each every 50 ms, and the daemon's one I/O thread has to pass every one on in time.
+// each every 50 ms, and the daemon's one I/O thread has to pass every one on in time. What a core
+// of the threads that make and write events gives is told too.
 //
-// usage: http_streams_bench [STREAMS] [TOKENS]
+// usage: http_streams_bench [STREAMS] [TOKENS] [STEP_MS]
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <netinet/in.h>
 #include <string>
 #include <sys/epoll.h>
@@ -24,8 +26,6 @@
 namespace pagoda::bench {
 namespace {
 
-constexpr double kStepMs = 50.0;
-constexpr double kTokensPerSecond = 1000.0 / kStepMs;
 // At the start prompts come in and at the end streams leave; between them every stream is alive.
 constexpr int kEdgeTokens = 20;
 
@@ -74,6 +74,7 @@ class Streams {
     }
   }
   const std::vector<Stream>& streams() const { return streams_; }
+  int64_t num_events() const { return num_events_; }
 
  private:
   void Read(Stream* stream) {
@@ -89,6 +90,7 @@ class Streams {
       stream->last = absl::Now();
       if (stream->num_events == 0) stream->first = stream->last;
       stream->num_events += num_events;
+      num_events_ += num_events;
     }
     stream->done = absl::StrContains(text, "data: [DONE]");
     stream->tail = text.substr(std::max(at, text.size() - std::min<size_t>(text.size(), 11)));
@@ -102,6 +104,7 @@ class Streams {
   const int epoll_ = epoll_create1(EPOLL_CLOEXEC);
   std::vector<Stream> streams_;
   int num_open_ = 0;
+  int64_t num_events_ = 0;
 };
 
 std::string RequestText(int num_tokens) {
@@ -116,10 +119,28 @@ std::string RequestText(int num_tokens) {
                       body);
 }
 
-int Run(int num_streams, int num_tokens) {
+struct Threads {
+  double front_door = 0.0, all = 0.0;  // cores
+};
+
+Threads CoresSince(const std::map<std::string, double>& before, pid_t pid, double seconds) {
+  Threads cores;
+  for (auto [name, cpu] : CpuSecondsByThread(pid)) {
+    const auto old = before.find(name);
+    cpu -= old == before.end() ? 0.0 : old->second;
+    cores.all += cpu / seconds;
+    if (name == "http" || name == "output") cores.front_door += cpu / seconds;
+    if (cpu / seconds > 0.005)
+      std::printf("  threads %-16s %.3f cores\n", name.c_str(), cpu / seconds);
+  }
+  return cores;
+}
+
+int Run(int num_streams, int num_tokens, double step_ms) {
+  const double tokens_per_second = 1000.0 / step_ms;
   auto started =
       e2e::TestDaemon::Start({.flags = {"--device=sim",
-                                        absl::StrCat("--sim-base-us=", kStepMs * 1000.0),
+                                        absl::StrCat("--sim-base-us=", step_ms * 1000.0),
                                         "--sim-per-token-us=0",
                                         "--sim-per-context-token-ns=0",
                                         "--http-threads=1",
@@ -135,12 +156,16 @@ int Run(int num_streams, int num_tokens) {
   { Streams(daemon.http_port(), 1, RequestText(4)).ReadUntil(absl::Now() + absl::Seconds(10)); }
   const uint64_t idle_bytes = ResidentBytes(daemon.pid());
   Streams streams(daemon.http_port(), num_streams, RequestText(num_tokens));
-  const absl::Time begin = absl::Now() + absl::Milliseconds(kStepMs * kEdgeTokens);
+  const absl::Time begin = absl::Now() + absl::Milliseconds(step_ms * kEdgeTokens);
   streams.ReadUntil(begin);
-  const double cpu_begin = CpuSeconds(daemon.pid());
-  streams.ReadUntil(begin + absl::Milliseconds(kStepMs * (num_tokens - 2 * kEdgeTokens)));
-  const double cores =
-      (CpuSeconds(daemon.pid()) - cpu_begin) / absl::ToDoubleSeconds(absl::Now() - begin);
+  const auto cpu_begin = CpuSecondsByThread(daemon.pid());
+  const int64_t events_begin = streams.num_events();
+  const absl::Time measured_from = absl::Now();
+  streams.ReadUntil(begin + absl::Milliseconds(step_ms * (num_tokens - 2 * kEdgeTokens)));
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - measured_from);
+  const Threads cores = CoresSince(cpu_begin, daemon.pid(), seconds);
+  const double events_per_second =
+      static_cast<double>(streams.num_events() - events_begin) / seconds;
   const uint64_t busy_bytes = ResidentBytes(daemon.pid());
   streams.ReadUntil(absl::Now() + absl::Seconds(120));
 
@@ -160,9 +185,19 @@ int Run(int num_streams, int num_tokens) {
               num_tokens,
               slowest,
               fastest);
+  std::printf("%.0f events/s of %.0f tokens/s that were due\n",
+              events_per_second,
+              num_streams * tokens_per_second);
   bool reached =
-      Print({"pace of the slowest stream", "tokens/s", 0.95 * kTokensPerSecond, slowest, false});
-  reached &= Print({"cores of the daemon", "cores", 1.0, cores});
+      Print({"pace of the slowest stream", "tokens/s", 0.95 * tokens_per_second, slowest, false});
+  reached &= Print({"cores of the daemon", "cores", 1.0, cores.all});
+  Print({"events a core of the front door",
+         "events/s",
+         125000.0,
+         events_per_second / cores.front_door,
+         false});
+  Print(
+      {"events a core of the daemon", "events/s", 125000.0, events_per_second / cores.all, false});
   const double kib_per_stream =
       (static_cast<double>(busy_bytes) - static_cast<double>(idle_bytes)) / 1024.0 / num_streams;
   reached &= Print({"resident memory per stream", "KiB", 60.0, kib_per_stream});
@@ -179,5 +214,6 @@ int main(int argc, char** argv) {
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
-  return pagoda::bench::Run(num_streams, num_tokens);
+  const double step_ms = argc > 3 ? std::atof(argv[3]) : 50.0;
+  return pagoda::bench::Run(num_streams, num_tokens, step_ms);
 }

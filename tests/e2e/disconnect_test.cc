@@ -251,11 +251,11 @@ TEST(Admission, B077ExcessIsRefusedAtOnceWithAHint) {
 
 TEST(SlowReader, B104IsEndedAndHoldsNothing) {
   const auto daemon = StartSim({"--sim-base-us=1000",
-                                "--max-stream-buffer=65536",
+                                "--max-num-seqs=128",
                                 "--stream-stall-timeout=2s",
                                 "--max-model-len=2048"});
   const double resident = MetricOf(*daemon, "process_resident_memory_bytes");
-  constexpr int kNumSlow = 20;
+  constexpr int kNumSlow = 100;
   std::vector<std::unique_ptr<v1::InferenceService::Stub>> stubs;
   std::vector<std::unique_ptr<OpenStream>> slow;
   for (int i = 0; i < kNumSlow; ++i) {
@@ -272,7 +272,7 @@ TEST(SlowReader, B104IsEndedAndHoldsNothing) {
     return MetricOf(*daemon, "pagoda_requests_running") == 0 && MetricOf(*daemon, kUsedBlocks) == 0;
   }));
   EXPECT_LT(MetricOf(*daemon, "process_resident_memory_bytes") - resident,
-            kNumSlow * 1024.0 * 1024.0);
+            kNumSlow * 256.0 * 1024.0);
   int num_ended = 0;
   for (const auto& stream : slow) {
     num_ended += stream->Finish().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
