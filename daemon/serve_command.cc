@@ -189,8 +189,8 @@ int CheckWithoutStarting(MergedConfig merged) {
   return kExitOk;
 }
 
-// gRPC and protobuf do not survive a failed allocation: better a named end, after which a supervisor
-// starts anew. Nothing here allocates.
+// gRPC and protobuf do not survive a failed allocation: better a named end, after which a
+// supervisor starts anew. Nothing here allocates.
 void ExitOutOfMemory() {
   constexpr std::string_view kText = "pagoda: error: out of memory: an allocation failed\n";
   const ssize_t ignored = write(STDERR_FILENO, kText.data(), kText.size());

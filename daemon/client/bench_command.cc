@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -178,6 +179,9 @@ bool Complete(const BenchCommand& command, BenchOptions* options) {
     }
     target->api = command.api == "chat" ? HttpTarget::Api::kChat : HttpTarget::Api::kCompletions;
     target->api_key = options->connection.api_key;
+    // As OpenAI's own clients.
+    const char* const key = std::getenv("OPENAI_API_KEY");
+    if (target->api_key.empty() && key != nullptr) target->api_key = key;
     options->http = *std::move(target);
   }
   if (!command.prompts_file.empty()) {

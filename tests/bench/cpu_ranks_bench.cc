@@ -152,10 +152,8 @@ int Main(int argc, char** argv) {
                            {"steps", options.steps}};
   for (size_t i = 0; i < kWays.size(); ++i) {
     medians[i] = Median(rates[i]);
-    std::printf("%-22s %8.1f tokens/s, %.3f of one\n",
-                kWayNames[i],
-                medians[i],
-                medians[i] / medians[0]);
+    std::printf(
+        "%-22s %8.1f tokens/s, %.3f of one\n", kWayNames[i], medians[i], medians[i] / medians[0]);
     report["tokens_per_second"][kWayNames[i]] = rates[i];
   }
   const double floor = medians[static_cast<size_t>(Way::kIndependent)];

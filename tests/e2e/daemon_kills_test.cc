@@ -111,9 +111,8 @@ class DaemonKills : public ::testing::Test {
   }
 
   void Start(int num_ranks, bool wait_until_serving) {
-    auto daemon = TestDaemon::Start({.flags = RankFlags(num_ranks),
-                                     .dir = dir_,
-                                     .wait_until_serving = wait_until_serving});
+    auto daemon = TestDaemon::Start(
+        {.flags = RankFlags(num_ranks), .dir = dir_, .wait_until_serving = wait_until_serving});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
   }

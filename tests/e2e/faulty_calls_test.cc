@@ -54,14 +54,17 @@ class FaultyCalls : public ::testing::Test {
   // False: the daemon has ended.
   bool AwaitServing() {
     bool serves = false;
-    EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(60), [&] {
-      grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
-      context.set_wait_for_ready(true);
-      v1::GetModelResponse model;
-      serves = daemon_->stub().GetModel(&context, v1::GetModelRequest(), &model).ok();
-      return serves || HasEnded();
-    })) << "neither serves nor ends:\n"
+    EXPECT_TRUE(TestDaemon::Eventually(
+        absl::Seconds(60),
+        [&] {
+          grpc::ClientContext context;
+          context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+          context.set_wait_for_ready(true);
+          v1::GetModelResponse model;
+          serves = daemon_->stub().GetModel(&context, v1::GetModelRequest(), &model).ok();
+          return serves || HasEnded();
+        }))
+        << "neither serves nor ends:\n"
         << daemon_->Log();
     return serves;
   }
@@ -82,9 +85,8 @@ class FaultyCalls : public ::testing::Test {
     SCOPED_TRACE(NameOf(fault));
     {
       const FaultyEnvironment environment(fault);
-      auto daemon = TestDaemon::Start({.flags = {"--max-worker-restarts=3"},
-                                       .wait_until_serving = false,
-                                       .with_http = true});
+      auto daemon = TestDaemon::Start(
+          {.flags = {"--max-worker-restarts=3"}, .wait_until_serving = false, .with_http = true});
       ASSERT_TRUE(daemon.ok()) << daemon.status();
       daemon_ = *std::move(daemon);
     }
@@ -92,9 +94,8 @@ class FaultyCalls : public ::testing::Test {
     if (AwaitServing()) {
       for (int i = 0; i < kNumRequests && !HasEnded(); ++i) {
         const grpc::Status status = CallOnce(i);
-        ASSERT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED)
-            << "request " << i << "\n"
-            << daemon_->Log();
+        ASSERT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << "request " << i << "\n"
+                                                                      << daemon_->Log();
         num_ok += status.ok() ? 1 : 0;
         if (i % 20 == 0) daemon_->ScrapeMetrics().status().IgnoreError();
       }

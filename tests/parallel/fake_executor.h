@@ -20,8 +20,8 @@ struct FakeBehaviour {
 };
 
 // Answers a step with a fixed function of its plan: slot row_slots[i] gives token row_num_tokens[i]
-// + step_id. Each result is ready at the second TakeResult, so that the loop has to poll ("late": at the
-// hundred and first).
+// + step_id. Each result is ready at the second TakeResult, so that the loop has to poll ("late":
+// at the hundred and first).
 class FakeExecutor final : public StepExecutor {
  public:
   explicit FakeExecutor(FakeBehaviour behaviour) : behaviour_(std::move(behaviour)) {}
