@@ -22,12 +22,12 @@ struct AdminCommand {
 
 // Calls a method with `request`, prints what `print` makes of the answer.
 template <typename Request, typename Response, typename Print>
-ClientExit Call(const AdminCommand& command,
-                grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
-                                                               const Request&,
-                                                               Response*),
-                const Request& request,
-                Print print) {
+ClientExit AskAdmin(const AdminCommand& command,
+                    grpc::Status (v1::AdminService::Stub::*method)(grpc::ClientContext*,
+                                                                   const Request&,
+                                                                   Response*),
+                    const Request& request,
+                    Print print) {
   ConnectionFlags connection = command.connection;
   connection.address = "unix:" + command.socket;
   grpc::ClientContext context;
@@ -43,7 +43,7 @@ ClientExit Call(const AdminCommand& command,
 }
 
 ClientExit Drain(const AdminCommand& command) {
-  return Call(command, &v1::AdminService::Stub::Drain, v1::DrainRequest(), [](const auto&) {
+  return AskAdmin(command, &v1::AdminService::Stub::Drain, v1::DrainRequest(), [](const auto&) {
     std::cout << "draining\n";
     return ClientExit::kOk;
   });
@@ -56,45 +56,45 @@ ClientExit SetLogLevel(const AdminCommand& command) {
   for (const char c : command.level) name += static_cast<char>(std::toupper(c));
   v1::LogLevel_Parse(name, &level);
   request.set_level(level);
-  return Call(command, &v1::AdminService::Stub::SetLogLevel, request, [](const auto&) {
+  return AskAdmin(command, &v1::AdminService::Stub::SetLogLevel, request, [](const auto&) {
     return ClientExit::kOk;
   });
 }
 
 ClientExit ShowConfig(const AdminCommand& command) {
-  return Call(command,
-              &v1::AdminService::Stub::GetConfig,
-              v1::GetConfigRequest(),
-              [](const v1::GetConfigResponse& response) {
-                std::cout << response.yaml();
-                return ClientExit::kOk;
-              });
+  return AskAdmin(command,
+                  &v1::AdminService::Stub::GetConfig,
+                  v1::GetConfigRequest(),
+                  [](const v1::GetConfigResponse& response) {
+                    std::cout << response.yaml();
+                    return ClientExit::kOk;
+                  });
 }
 
 ClientExit Flush(const AdminCommand& command) {
-  return Call(command,
-              &v1::AdminService::Stub::FlushPrefixCache,
-              v1::FlushPrefixCacheRequest(),
-              [](const v1::FlushPrefixCacheResponse& response) {
-                std::cout << response.flushed_blocks() << " blocks flushed\n";
-                return ClientExit::kOk;
-              });
+  return AskAdmin(command,
+                  &v1::AdminService::Stub::FlushPrefixCache,
+                  v1::FlushPrefixCacheRequest(),
+                  [](const v1::FlushPrefixCacheResponse& response) {
+                    std::cout << response.flushed_blocks() << " blocks flushed\n";
+                    return ClientExit::kOk;
+                  });
 }
 
 ClientExit ShowState(const AdminCommand& command) {
-  return Call(command,
-              &v1::AdminService::Stub::DumpState,
-              v1::DumpStateRequest(),
-              [](const v1::DumpStateResponse& response) {
-                google::protobuf::util::JsonPrintOptions options;
-                options.always_print_primitive_fields = true;
-                options.add_whitespace = true;
-                std::string json;
-                if (!google::protobuf::util::MessageToJsonString(response, &json, options).ok())
-                  return ClientExit::kServerFailed;
-                std::cout << json;
-                return ClientExit::kOk;
-              });
+  return AskAdmin(command,
+                  &v1::AdminService::Stub::DumpState,
+                  v1::DumpStateRequest(),
+                  [](const v1::DumpStateResponse& response) {
+                    google::protobuf::util::JsonPrintOptions options;
+                    options.always_print_primitive_fields = true;
+                    options.add_whitespace = true;
+                    std::string json;
+                    if (!google::protobuf::util::MessageToJsonString(response, &json, options).ok())
+                      return ClientExit::kServerFailed;
+                    std::cout << json;
+                    return ClientExit::kOk;
+                  });
 }
 
 }  // namespace
