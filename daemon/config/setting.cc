@@ -282,6 +282,10 @@ std::string FormatSetting(const Setting& setting, const ServerConfig& config) {
     case SettingKind::kSwitch:
       return reflection->GetBool(*ref.message, ref.field) ? "true" : "false";
     case SettingKind::kCount:
+      // Absent is not zero.
+      if (ref.field->has_optional_keyword() && !reflection->HasField(*ref.message, ref.field)) {
+        return "";
+      }
       return absl::StrCat(LoadInteger(ref));
     case SettingKind::kBytes:
       return FormatByteCount(LoadInteger(ref));

@@ -113,14 +113,14 @@ std::string PrintConfig(const MergedConfig& merged) {
       absl::StrAppend(&out, out.empty() ? "" : "\n", "# ", setting.group, "\n");
       group = setting.group;
     }
-    const std::string value = YamlValue(setting, FormatSetting(setting, merged.config));
-    const std::string line = absl::StrCat(setting.name, ": ", value);
+    const std::string text = FormatSetting(setting, merged.config);
+    std::string line = absl::StrCat(setting.name, ": ", YamlValue(setting, text));
     // A secret is never printed; a default one has no file to name.
-    const bool is_hidden = setting.kind == SettingKind::kSecretFile;
-    absl::StrAppendFormat(&out,
-                          "%-48s  # %s\n",
-                          is_hidden ? absl::StrCat("# ", setting.name, ": (not shown)") : line,
-                          merged.origins.at(setting.name));
+    if (setting.kind == SettingKind::kSecretFile)
+      line = absl::StrCat("# ", setting.name, ": (not shown)");
+    if (setting.kind == SettingKind::kCount && text.empty())
+      line = absl::StrCat("# ", setting.name, ": (not set)");
+    absl::StrAppendFormat(&out, "%-48s  # %s\n", line, merged.origins.at(setting.name));
   }
   return out;
 }

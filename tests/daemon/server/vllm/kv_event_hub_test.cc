@@ -62,6 +62,8 @@ class FakeSubscriber final : public KvEventSubscriber {
     }
     MutexLock lock(&mutex_);
     Apply();
+    // The next may be written from NoteWritten on.
+    taken_.Swap(&batch_);
     has_batch_ = false;
     hub_->NoteWritten(id_);
     return true;
@@ -89,7 +91,8 @@ class FakeSubscriber final : public KvEventSubscriber {
   }
   int num_cleared() const { return num_cleared_; }
   uint64_t last_event_id() const { return last_event_id_; }
-  const smg_pb::KvEventBatch& batch() const { return batch_; }
+  // The last that was taken.
+  const smg_pb::KvEventBatch& batch() const { return taken_; }
 
  private:
   void Apply() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -128,6 +131,7 @@ class FakeSubscriber final : public KvEventSubscriber {
   mutable Mutex mutex_;
   bool has_batch_ ABSL_GUARDED_BY(mutex_) = false;
   smg_pb::KvEventBatch batch_;
+  smg_pb::KvEventBatch taken_;
   absl::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, uint64_t> parents_;  // of the blocks that are known; 0: none
   int num_cleared_ = 0;
