@@ -112,12 +112,12 @@ TEST_F(BenchHttp, RecordedConversationsHaveTheLengthOfTheirAnswers) {
 }
 
 TEST_F(BenchHttp, ErrorsAreCountedByKind) {
-  // Eight run, eight wait, the others are refused.
+  // Eight wait, or more where some of them run already when the last come; the others are refused.
   const CommandResult result = Bench(
       {"--requests=40", "--arrival=at-once", "--warmup=0", "--output-tokens=100", "--threads=1"});
   EXPECT_EQ(result.exit_code, 1) << result.err << result.out;
   const json report = Report();
-  EXPECT_GE(report["requests_ok"], 16);
+  EXPECT_GE(report["requests_ok"], 8);
   EXPECT_EQ(report["requests_ok"].get<int>() + report["requests_failed"].get<int>(), 40);
   for (const auto& [kind, count] : report["failures"].items()) EXPECT_THAT(kind, HasSubstr("429"));
   EXPECT_THAT(result.out, HasSubstr("error HTTP 429"));
