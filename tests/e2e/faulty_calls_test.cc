@@ -1,5 +1,5 @@
 // One call after another of the operating system or the allocator fails, once or for ever, while
-// the daemon starts and serves a fixed script of 200 requests: each request ends, with its output
+// the daemon starts and serves a fixed script of requests: each request ends, with its output
 // or an error, and the daemon serves on or ends with an exit code of its own, never by a signal and
 // never late.
 
@@ -19,7 +19,7 @@ namespace {
 
 using grpc::StatusCode;
 
-constexpr int kNumRequests = 200;
+constexpr int kNumRequests = 60, kNumRequestsLong = 200;
 // Of the largest request, many times over.
 constexpr absl::Duration kRequestLimit = absl::Seconds(30);
 
@@ -81,7 +81,7 @@ class FaultyCalls : public ::testing::Test {
     return Generate(daemon_->stub(), request, kRequestLimit, /*waits_for_daemon=*/false).status;
   }
 
-  void Run(const Fault& fault) {
+  void Run(const Fault& fault, int num_requests) {
     SCOPED_TRACE(NameOf(fault));
     {
       const FaultyEnvironment environment(fault);
@@ -92,7 +92,7 @@ class FaultyCalls : public ::testing::Test {
     }
     int num_ok = 0;
     if (AwaitServing()) {
-      for (int i = 0; i < kNumRequests && !HasEnded(); ++i) {
+      for (int i = 0; i < num_requests && !HasEnded(); ++i) {
         const grpc::Status status = CallOnce(i);
         ASSERT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << "request " << i << "\n"
                                                                       << daemon_->Log();
@@ -107,7 +107,7 @@ class FaultyCalls : public ::testing::Test {
     std::printf("%-24s %3d of %d requests, exit code %d\n",
                 NameOf(fault).c_str(),
                 num_ok,
-                kNumRequests,
+                num_requests,
                 *exit_code);
   }
 
@@ -121,7 +121,7 @@ TEST_F(FaultyCalls, EveryRequestEndsAndTheDaemonServesOrEnds) {
                              Fault{"serve", "send", 100, "ever"},
                              Fault{"serve", "accept", 1, "once"},
                              Fault{"serve", "read", 1, "ever"}}) {
-    Run(fault);
+    Run(fault, kNumRequests);
   }
 }
 
@@ -140,7 +140,7 @@ TEST_F(FaultyCallsLong, EachKindEarlyAndLate) {
                              "epoll",
                              "thread"}) {
       for (const int first : {1, 2, 5, 10, 20, 50, 100, 1'000, 10'000, 100'000}) {
-        for (const char* how : {"once", "ever"}) Run({role, kind, first, how});
+        for (const char* how : {"once", "ever"}) Run({role, kind, first, how}, kNumRequestsLong);
       }
     }
   }
