@@ -77,8 +77,10 @@ void AppendControl(unsigned char byte, bool is_json, std::string* out) {
     out->append("\\t");
   } else if (byte == '\r') {
     out->append("\\r");
+  } else if (is_json) {
+    absl::StrAppendFormat(out, "\\u%04x", byte);
   } else {
-    absl::StrAppendFormat(out, is_json ? "\\u%04x" : "\\x%02x", byte);
+    absl::StrAppendFormat(out, "\\x%02x", byte);
   }
 }
 
