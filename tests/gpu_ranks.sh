@@ -111,6 +111,7 @@ run_gpus() {
     part "gpus/recovery.8b.$group" 85 bash -c 'ranks_measured "recovery/llama-3.1-8b/$0"' "$group"
     part "gpus/recovery.$group" 100 bash -c 'ranks_e2e "$0" e2e "RecoveryOfRanks.*"' "$group"
   done
+  part gpus/replicas 60 bash -c 'PAGODA_RANK_DEVICES=0,1 PAGODA_KV_CACHE_MEMORY=2GiB e2e "Replicas.*"'
   part gpus/groups 90 bash -c 'check cuda_group_check 2x2 nccl/processes/1x1'
   part gpus/tpot.70b.nccl 60 bash -c 'ranks_measured llama-3.1-70b/nccl'
   part gpus/compare 10 bash -c 'ranks_measured compare'
