@@ -91,7 +91,7 @@ void WriteRequests(const engine::EngineMetrics& engine,
         if (count == 0) continue;
         Labels labels = with_api(api);
         labels.push_back({"outcome", std::string(kOutcomeNames[outcome])});
-        labels.push_back({"code", std::string(GrpcCodeName(static_cast<grpc::StatusCode>(code)))});
+        labels.push_back({"code", std::string(GrpcCodeName(code))});
         finished.Add(count, std::move(labels));
       }
     }

@@ -282,7 +282,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   return grpc::Status(code, message, wire.SerializeAsString());
 }
 
-absl::string_view GrpcCodeName(grpc::StatusCode code) {
+absl::string_view GrpcCodeName(int code) {
   static constexpr std::array<absl::string_view, 17> kNames = {"OK",
                                                                "CANCELLED",
                                                                "UNKNOWN",

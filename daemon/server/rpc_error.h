@@ -74,8 +74,8 @@ grpc::Status ToGrpcStatus(const absl::Status& status);
 // RESOURCE_EXHAUSTED.
 inline constexpr size_t kMaxErrorDetailBytes = 4096;
 
-// The name of a status code on the wire: "OK", "INVALID_ARGUMENT", ...
-absl::string_view GrpcCodeName(grpc::StatusCode code);
+// The name of a status code on the wire: "OK", "INVALID_ARGUMENT", ...; "UNKNOWN" for any other.
+absl::string_view GrpcCodeName(int code);
 
 // The start of what a client sent, escaped to printable ASCII, in quotes.
 std::string QuotedExtract(absl::string_view bytes);

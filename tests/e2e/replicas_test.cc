@@ -311,7 +311,8 @@ TEST_F(Replicas, BadNumbersAreRefused) {
                                     std::pair("--replicas=65", "--replicas"),
                                     std::pair("--replicas=two", "--replicas"),
                                     std::pair("--replicas=64", "would wait for each other")}) {
-    const CommandResult result = RunPagoda({"serve", DefaultModelDir(), "--check-config", flag});
+    const CommandResult result =
+        RunPagoda({"serve", DefaultModelDir(), "--device=cpu", "--check-config", flag});
     EXPECT_EQ(result.exit_code, 2) << flag;
     EXPECT_THAT(result.err, HasSubstr(words));
   }

@@ -89,7 +89,7 @@ TEST(RpcErrorTest, EveryCodeHasItsName) {
   EXPECT_EQ(GrpcCodeName(grpc::StatusCode::OK), "OK");
   EXPECT_EQ(GrpcCodeName(grpc::StatusCode::UNIMPLEMENTED), "UNIMPLEMENTED");
   EXPECT_EQ(GrpcCodeName(grpc::StatusCode::UNAUTHENTICATED), "UNAUTHENTICATED");
-  EXPECT_EQ(GrpcCodeName(static_cast<grpc::StatusCode>(99)), "UNKNOWN");
+  EXPECT_EQ(GrpcCodeName(99), "UNKNOWN");
 }
 
 }  // namespace
