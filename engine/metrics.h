@@ -77,6 +77,14 @@ inline constexpr size_t kNumOutcomes = 6;
 // Why workers were replaced, for counting: parallel::WorkerFailure::Cause.
 inline constexpr size_t kNumRestartCauses = 7;
 
+// What the device of one rank did. Time is in nanoseconds.
+struct DeviceMetrics {
+  MetricCounter busy_ns, collective_ns;
+  MetricCounter graph_replays, graph_captures, eager_steps;
+};
+// As many as a group has at most.
+inline constexpr size_t kMaxDevices = 8;
+
 // What the engine thread counts. Written by the engine thread alone; scrapes read it at any time.
 struct EngineMetrics {
   MetricGauge requests_running, requests_waiting, requests_preempted_waiting;
@@ -103,6 +111,7 @@ struct EngineMetrics {
   MetricCounter requests_given_away;
   MetricHistogram recovery_seconds{RequestPhaseBuckets()};
   MetricHistogram cancel_to_free_seconds{StepDurationBuckets()};
+  std::array<DeviceMetrics, kMaxDevices> devices;  // by rank
 };
 
 }  // namespace pagoda::engine

@@ -21,6 +21,17 @@ void CountStep(const ScheduledStep& step,
   metrics->step_tokens.Observe(step.num_tokens);
   metrics->step_batch_size.Observe(static_cast<double>(step.rows.size()));
   metrics->steps.Add(1);
+  const size_t num_devices =
+      std::min(metrics->devices.size(), static_cast<size_t>(result.device_work_size()));
+  for (size_t i = 0; i < num_devices; ++i) {
+    const internal::v1::DeviceWork& work = result.device_work(static_cast<int>(i));
+    DeviceMetrics& device = metrics->devices[i];
+    device.busy_ns.Add(work.busy_ns());
+    device.collective_ns.Add(work.collective_ns());
+    device.graph_replays.Add(work.graph_replays());
+    device.graph_captures.Add(work.graph_captures());
+    device.eager_steps.Add(work.eager_steps());
+  }
 }
 
 void SetGauges(const Scheduler& scheduler, const BlockPool& pool, EngineMetrics* metrics) {

@@ -58,6 +58,10 @@ struct DeviceInfo {
   std::string name;
   uint64_t total_memory_bytes = 0;
   uint64_t free_memory_bytes = 0;
+  std::string pci_bus_id;  // of a GPU, the same in every process
+  // That the backend was built with; empty: without.
+  std::string cuda_version;
+  std::string nccl_version;
 };
 
 struct BackendOptions {

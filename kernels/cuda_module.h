@@ -21,26 +21,14 @@ inline constexpr char kCudaModuleCreateSymbol[] = "pagoda_cuda_module_create";
 // of everything that crosses the border are mixed in.
 inline constexpr uint64_t kCudaModuleAbi = [] {
   uint64_t abi = 4;
-  for (const uint64_t size : {sizeof(BackendOptions),
-                              sizeof(Buffer),
-                              sizeof(LinearParams),
-                              sizeof(PackLinearParams),
-                              sizeof(FillNormalParams),
-                              sizeof(EmbeddingParams),
-                              sizeof(GatherRowsParams),
-                              sizeof(RmsNormParams),
-                              sizeof(SiluMulParams),
-                              sizeof(ResolveTokensParams),
-                              sizeof(ScatterParams),
-                              sizeof(AttentionBatch),
-                              sizeof(CopyBlocksParams),
-                              sizeof(RopeKvWriteParams),
-                              sizeof(PagedAttentionParams),
-                              sizeof(SampleRow),
-                              sizeof(SampleParams),
-                              sizeof(CombineExpertsParams),
-                              sizeof(DeviceGroupOptions),
-                              sizeof(AllReduceNormParams)}) {
+  for (const uint64_t size :
+       {sizeof(BackendOptions),       sizeof(DeviceInfo),          sizeof(Buffer),
+        sizeof(LinearParams),         sizeof(PackLinearParams),    sizeof(FillNormalParams),
+        sizeof(EmbeddingParams),      sizeof(GatherRowsParams),    sizeof(RmsNormParams),
+        sizeof(SiluMulParams),        sizeof(ResolveTokensParams), sizeof(ScatterParams),
+        sizeof(AttentionBatch),       sizeof(CopyBlocksParams),    sizeof(RopeKvWriteParams),
+        sizeof(PagedAttentionParams), sizeof(SampleRow),           sizeof(SampleParams),
+        sizeof(CombineExpertsParams), sizeof(DeviceGroupOptions),  sizeof(AllReduceNormParams)}) {
     abi = abi * 1099511628211u + size;
   }
   return abi;

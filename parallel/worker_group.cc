@@ -16,6 +16,7 @@
 namespace pagoda::parallel {
 namespace {
 
+using internal::v1::DeviceWork;
 using internal::v1::LoadModel;
 using internal::v1::LoadProgress;
 using internal::v1::ModelReady;
@@ -73,6 +74,14 @@ void AddReady(const ModelReady& ready, bool first, ModelReady* all) {
   all->set_kept_free_bytes(all->kept_free_bytes() + ready.kept_free_bytes());
   all->set_read_seconds(std::max(all->read_seconds(), ready.read_seconds()));
   all->set_warmup_seconds(std::max(all->warmup_seconds(), ready.warmup_seconds()));
+}
+
+void AddWork(const DeviceWork& work, DeviceWork* sum) {
+  sum->set_busy_ns(sum->busy_ns() + work.busy_ns());
+  sum->set_collective_ns(sum->collective_ns() + work.collective_ns());
+  sum->set_graph_replays(sum->graph_replays() + work.graph_replays());
+  sum->set_graph_captures(sum->graph_captures() + work.graph_captures());
+  sum->set_eager_steps(sum->eager_steps() + work.eager_steps());
 }
 
 }  // namespace
@@ -178,6 +187,7 @@ absl::Status WorkerGroup::AdvanceRank(Rank& rank, const WorkerPool::ProgressFn& 
 absl::Status WorkerGroup::TakeStartMessage(Rank& rank, const WorkerPool::ProgressFn& progress) {
   if (response_.has_error()) return Failed(rank, response_.error());
   if (phase_ == Phase::kOpening && response_.has_hello() && !rank.has_answered) {
+    rank.hello = response_.hello();
     AddHello(response_.hello(), rank.index == 0, &hello_);
     rank.has_answered = true;
     return absl::OkStatus();
@@ -236,6 +246,12 @@ absl::Status WorkerGroup::Silent(Rank& rank) {
           "%s did not %s within %d s", NameOf(rank), TaskOf(phase_), SilenceLimitNs() / kSecond)));
 }
 
+std::vector<WorkerPool::Device> WorkerGroup::devices() const {
+  std::vector<WorkerPool::Device> devices;
+  for (const Rank& rank : ranks_) devices.push_back({.hello = rank.hello, .ready = rank.ready});
+  return devices;
+}
+
 // ---- Steps
 
 absl::Status WorkerGroup::Submit(const StepPlan& plan) {
@@ -265,7 +281,16 @@ absl::StatusOr<bool> WorkerGroup::Poll(StepResult* result) {
     }
     if (!taken) PAGODA_RETURN_IF_ERROR(CheckStepLimit(rank));
   }
+  if (have_result) TakeWork(result);
   return have_result;
+}
+
+void WorkerGroup::TakeWork(StepResult* result) {
+  result->clear_device_work();
+  for (Rank& rank : ranks_) {
+    result->add_device_work()->Swap(&rank.work);
+    rank.work.Clear();
+  }
 }
 
 absl::StatusOr<bool> WorkerGroup::TakeResult(Rank& rank) {
@@ -291,6 +316,7 @@ absl::StatusOr<bool> WorkerGroup::TakeResult(Rank& rank) {
                                     got,
                                     rank.steps.empty() ? 0 : rank.steps.front().id)));
   }
+  for (const DeviceWork& work : response_.step_result().device_work()) AddWork(work, &rank.work);
   const int64_t now_ns = options_.clock->NowNs();
   if (rank.index == 0)
     watch_->Observe(rank.steps.front().num_tokens, now_ns - rank.oldest_since_ns);

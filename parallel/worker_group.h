@@ -45,6 +45,8 @@ class WorkerGroup {
   const internal::v1::WorkerHello& hello() const { return hello_; }
   // Sums over the ranks (the fewest blocks of any), once kReady.
   const internal::v1::ModelReady& ready() const { return ready_; }
+  // Of each rank, once kReady.
+  std::vector<WorkerPool::Device> devices() const;
 
   // REQUIRES of the next two: kReady.
   absl::Status Submit(const internal::v1::StepPlan& plan);
@@ -89,7 +91,10 @@ class WorkerGroup {
     std::deque<Step> steps;
     int64_t oldest_since_ns = 0;
     internal::v1::LoadProgress progress;
+    internal::v1::WorkerHello hello;
     internal::v1::ModelReady ready;
+    // Of results that the pool has not given on.
+    internal::v1::DeviceWork work;
   };
 
   absl::Status StartRank(int index);
@@ -102,6 +107,8 @@ class WorkerGroup {
   absl::Status Silent(Rank& rank);
   absl::Status CheckNotStopped(Rank& rank);
   absl::StatusOr<bool> TakeResult(Rank& rank);
+  // Gives on what every rank's device did.
+  void TakeWork(internal::v1::StepResult* result);
   int64_t StepDeadlineNs(const Rank& rank) const;
   absl::Status CheckStepLimit(Rank& rank);
   // Of ranks that wait for each other in a step, the one for which they wait; else `late`.

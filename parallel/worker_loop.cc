@@ -61,6 +61,7 @@ class WorkerLoop {
   absl::Status HandleLoad(const LoadModel& load);
   absl::Status HandleStep(const StepPlan& plan);
   absl::StatusOr<bool> AnswerStep();
+  void NoteBusyTime(internal::v1::StepResult& result);
   absl::Status CheckState(bool ok, absl::string_view request, absl::string_view expected) const;
   // Rank 0's answers set the pace of plans: another rank may still be at the end of a step that is
   // answered. It leaves the next plan in the channel until it is through.
@@ -79,6 +80,7 @@ class WorkerLoop {
   int num_steps_in_flight_ = 0;
   int max_steps_in_flight_ = 1;
   uint64_t last_step_id_ = 0;
+  uint64_t busy_until_ns_ = 0;  // by the executor's clock
   SpinGovernor spin_governor_;
   WorkerRequest request_;
   WorkerResponse response_;
@@ -208,8 +210,17 @@ absl::StatusOr<bool> WorkerLoop::AnswerStep() {
   PAGODA_ASSIGN_OR_RETURN(const bool ended, executor_->TakeResult(result));
   if (!ended) return false;
   --num_steps_in_flight_;
+  NoteBusyTime(*result);
   PAGODA_RETURN_IF_ERROR(FromChannel(channel_.Send(response_)));
   return true;
+}
+
+// Steps overlap: each counts from the end of the one before.
+void WorkerLoop::NoteBusyTime(internal::v1::StepResult& result) {
+  const uint64_t begin_ns = std::max(result.start_ns(), busy_until_ns_);
+  busy_until_ns_ = std::max(busy_until_ns_, result.end_ns());
+  if (result.device_work().empty()) result.add_device_work();
+  result.mutable_device_work(0)->set_busy_ns(busy_until_ns_ - std::min(begin_ns, busy_until_ns_));
 }
 
 void WorkerLoop::SayFarewell(const absl::Status& why) {

@@ -42,6 +42,7 @@ class ProcessPool final : public WorkerPool {
 
   const WorkerHello& hello() const override { return hello_; }
   absl::StatusOr<ModelReady> Load(const LoadModel& load, const ProgressFn& progress) override;
+  std::vector<Device> devices() const override { return group_->devices(); }
   absl::Status Submit(const StepPlan& plan) override;
   absl::StatusOr<bool> Poll(StepResult* result) override;
   void Wait(int wake_fd, int64_t deadline_ns) override;

@@ -44,6 +44,13 @@ class WorkerPool : public StepPipe {
   // the fewest of any.
   virtual absl::StatusOr<internal::v1::ModelReady> Load(const internal::v1::LoadModel& load,
                                                         const ProgressFn& progress) = 0;
+  // What each rank runs on and has loaded, in order. REQUIRES: Load succeeded, and nothing has
+  // failed since.
+  struct Device {
+    internal::v1::WorkerHello hello;
+    internal::v1::ModelReady ready;
+  };
+  virtual std::vector<Device> devices() const = 0;
   // Asks the workers to end and reaps them; kills those that do not end in time. Idempotent.
   virtual void Stop() = 0;
 };

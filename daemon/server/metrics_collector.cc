@@ -35,7 +35,11 @@ double Value(const engine::MetricCounter& counter) { return static_cast<double>(
 
 void WriteInfo(const MetricsInfo& info, ServingState state, Families* out) {
   out->Gauge("pagoda_build_info", "Version of the daemon; always 1.")
-      .Add(1, {{"version", PAGODA_VERSION}, {"commit", PAGODA_COMMIT}});
+      .Add(1,
+           {{"version", PAGODA_VERSION},
+            {"commit", PAGODA_COMMIT},
+            {"cuda", info.cuda_version},
+            {"nccl", info.nccl_version}});
   out->Gauge("pagoda_model_info", "The served model; always 1.")
       .Add(1,
            {{"model", info.model},
@@ -267,13 +271,24 @@ void MetricsCollector::SetReplicas(std::function<std::vector<ReplicaStats>()> re
   replicas_ = std::move(replicas);
 }
 
+void MetricsCollector::SetDevices(std::vector<DeviceStats> devices,
+                                  std::function<GpuReadings()> readings) {
+  MutexLock lock(&mutex_);
+  devices_ = std::move(devices);
+  gpu_readings_ = std::move(readings);
+}
+
 std::vector<MetricFamily> MetricsCollector::Collect() const {
   MetricsInfo info;
+  std::vector<DeviceStats> devices;
+  GpuReadings readings;
   std::vector<ReplicaStats> replicas;
   {
     MutexLock lock(&mutex_);
     info = info_;
     if (replicas_) replicas = replicas_();
+    devices = devices_;
+    if (gpu_readings_) readings = gpu_readings_();
   }
   const Labels model = {{"model", info.model}};
   Families out;
@@ -286,6 +301,7 @@ std::vector<MetricFamily> MetricsCollector::Collect() const {
     WriteSteps(engine, &out);
     WriteWorkers(engine, &out);
     WriteReplicas(replicas, &out);
+    WriteDevices(devices, readings, &out);
     WriteStreams(*server_, &out);
     WriteProcess(&out);
     WriteVllmAliases(engine, *server_, info, &out);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "daemon/server/gpu/device_families.h"
 #include "daemon/server/replicas/engine_metrics_sum.h"
 #include "daemon/server/server_metrics.h"
 #include "daemon/server/serving_state.h"
@@ -27,6 +28,9 @@ struct MetricsInfo {
   uint64_t num_kv_blocks = 0;
   double load_read_seconds = 0.0;
   double load_warmup_seconds = 0.0;
+  // That the backend was built with; empty: without.
+  std::string cuda_version;
+  std::string nccl_version;
 };
 
 // One of several replicas.
@@ -52,6 +56,8 @@ class MetricsCollector final : public prometheus::Collectable {
   void SetInfo(MetricsInfo info);
   // What is told by replica; where there is only one, nothing.
   void SetReplicas(std::function<std::vector<ReplicaStats>()> replicas);
+  // The devices of the workers; `readings` are of the GPUs among them.
+  void SetDevices(std::vector<DeviceStats> devices, std::function<GpuReadings()> readings);
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
@@ -61,6 +67,8 @@ class MetricsCollector final : public prometheus::Collectable {
   mutable Mutex mutex_;
   MetricsInfo info_ ABSL_GUARDED_BY(mutex_);
   std::function<std::vector<ReplicaStats>()> replicas_ ABSL_GUARDED_BY(mutex_);
+  std::vector<DeviceStats> devices_ ABSL_GUARDED_BY(mutex_);
+  std::function<GpuReadings()> gpu_readings_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace pagoda::daemon

@@ -17,6 +17,7 @@
 #include "daemon/server/constraint_compiler.h"
 #include "daemon/server/exit_deadline.h"
 #include "daemon/server/generation_call.h"
+#include "daemon/server/gpu/gpu_monitor.h"
 #include "daemon/server/grpc_idle_sleep.h"
 #include "daemon/server/grpc_server.h"
 #include "daemon/server/http_server.h"
@@ -93,6 +94,8 @@ class Daemon {
   absl::Status Load();
   absl::Status StartEngines();
 
+  // Tells the metrics of the devices.
+  void WatchDevices();
   int ServeUntilStopped();
   void Drain();
   void Stop();
@@ -293,8 +296,22 @@ absl::Status Daemon::Load() {
   MetricsInfo info = MetricsInfoOf(model_, config_);
   info.load_read_seconds = replicas_.load_read_seconds();
   info.load_warmup_seconds = replicas_.load_warmup_seconds();
+  const internal::v1::WorkerHello hello = replicas_.hello();
+  info.cuda_version = hello.cuda_version();
+  info.nccl_version = hello.nccl_version();
   collector_->SetInfo(std::move(info));
+  WatchDevices();
   return absl::OkStatus();
+}
+
+void Daemon::WatchDevices() {
+  std::vector<DeviceStats> devices = replicas_.Devices();
+  std::vector<std::string> pci_bus_ids;
+  for (const DeviceStats& device : devices)
+    if (!device.pci_bus_id.empty()) pci_bus_ids.push_back(device.pci_bus_id);
+  const auto monitor =
+      std::make_shared<GpuMonitor>(GpuMonitor::Options{.pci_bus_ids = std::move(pci_bus_ids)});
+  collector_->SetDevices(std::move(devices), [monitor] { return monitor->Readings(); });
 }
 
 absl::Status Daemon::StartEngines() {

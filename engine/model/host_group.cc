@@ -4,14 +4,28 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::engine {
 namespace {
 
+// Adds how long it lives.
+class AddedTime {
+ public:
+  explicit AddedTime(int64_t* sum_ns) : sum_ns_(*sum_ns) {}
+  ~AddedTime() { sum_ns_ += Clock::Monotonic().NowNs() - start_ns_; }
+  AddedTime(const AddedTime&) = delete;
+  AddedTime& operator=(const AddedTime&) = delete;
+
+ private:
+  int64_t& sum_ns_;
+  const int64_t start_ns_ = Clock::Monotonic().NowNs();
+};
+
 class HostGroup final : public kernels::DeviceGroup {
  public:
-  explicit HostGroup(parallel::ProcessGroup& host) : host_(host) {}
+  HostGroup(parallel::ProcessGroup& host, int64_t* op_ns) : host_(host), op_ns_(op_ns) {}
 
   int rank() const override { return host_.rank(); }
   int num_ranks() const override { return host_.num_ranks(); }
@@ -19,6 +33,7 @@ class HostGroup final : public kernels::DeviceGroup {
 
   absl::Status AllReduceSum(const kernels::AllReduceParams& params) override {
     PAGODA_RETURN_IF_ERROR(Validate(params));
+    const AddedTime time(op_ns_);
     if (params.count > 0 && params.y != params.x) {
       const size_t num_bytes = static_cast<size_t>(params.count) * DTypeBytes(params.dtype);
       std::memcpy(params.y, params.x, num_bytes);
@@ -35,6 +50,7 @@ class HostGroup final : public kernels::DeviceGroup {
 
   absl::Status Broadcast(const kernels::BroadcastParams& params) override {
     PAGODA_RETURN_IF_ERROR(Validate(params, num_ranks()));
+    const AddedTime time(op_ns_);
     return host_.Broadcast(params.data, static_cast<size_t>(params.size_bytes), params.root);
   }
 
@@ -44,11 +60,13 @@ class HostGroup final : public kernels::DeviceGroup {
 
  private:
   parallel::ProcessGroup& host_;
+  int64_t* const op_ns_;
   std::vector<char> row_;  // of all ranks
 };
 
 absl::Status HostGroup::AllGather(const kernels::AllGatherParams& params) {
   PAGODA_RETURN_IF_ERROR(Validate(params, num_ranks()));
+  const AddedTime time(op_ns_);
   const auto row_bytes = static_cast<size_t>(params.row_bytes);
   const auto y_row_bytes = static_cast<size_t>(params.y_row_bytes);
   row_.resize(std::max(row_.size(), row_bytes * static_cast<size_t>(num_ranks())));
@@ -63,8 +81,8 @@ absl::Status HostGroup::AllGather(const kernels::AllGatherParams& params) {
 
 }  // namespace
 
-std::unique_ptr<kernels::DeviceGroup> MakeHostGroup(parallel::ProcessGroup& host) {
-  return std::make_unique<HostGroup>(host);
+std::unique_ptr<kernels::DeviceGroup> MakeHostGroup(parallel::ProcessGroup& host, int64_t* op_ns) {
+  return std::make_unique<HostGroup>(host, op_ns);
 }
 
 }  // namespace pagoda::engine

@@ -160,6 +160,15 @@ absl::Status ModelRunner::RunStep(absl::Span<const StepRow> rows, int set_idx, P
   return RunLogits(logit_rows, set_idx, step);
 }
 
+void ModelRunner::NoteWork(StepResult& result) {
+  const StepGraphs::Counts whole = graphs_.TakeCounts(), layers = layer_graphs_.TakeCounts();
+  internal::v1::DeviceWork& work = *result.add_device_work();
+  work.set_graph_replays(whole.num_replays + layers.num_replays);
+  work.set_graph_captures(whole.num_captures + layers.num_captures);
+  work.set_eager_steps(work.graph_replays() == 0 ? 1 : 0);
+  work.set_collective_ns(static_cast<uint64_t>(group_.TakeOpNs()));
+}
+
 absl::Status ModelRunner::Submit(const StepPlan& plan) {
   PAGODA_CHECK(slots_.has_value());
   if (pending_.size() >= static_cast<size_t>(num_sets_)) {
@@ -187,7 +196,10 @@ absl::Status ModelRunner::Submit(const StepPlan& plan) {
   step.result.set_step_id(plan.step_id());
   step.result.set_start_ns(static_cast<uint64_t>(start_ns));
   const int set_idx = static_cast<int>(num_submitted_++ % static_cast<uint64_t>(num_sets_));
-  if (!rows.empty()) PAGODA_RETURN_IF_ERROR(RunStep(rows, set_idx, step));
+  if (!rows.empty()) {
+    PAGODA_RETURN_IF_ERROR(RunStep(rows, set_idx, step));
+    NoteWork(step.result);
+  }
   PAGODA_ASSIGN_OR_RETURN(step.event, backend_->RecordEvent());
   group_.NoteStep();
   pending_.push_back(std::move(step));

@@ -86,6 +86,8 @@ class ModelRunner : public parallel::StepExecutor {
   void ReadChunk(absl::Span<const LogitRow> rows,
                  const SampledChunk& sampled,
                  internal::v1::StepResult& result);
+  // What the device was given to do for the step.
+  void NoteWork(internal::v1::StepResult& result);
   absl::Status CopyBlocks();
   absl::Status RunStep(absl::Span<const StepRow> rows, int set_idx, PendingStep& step);
   // Enqueues the copies of what sampling needs to know; `padded_rows` rows of the head are

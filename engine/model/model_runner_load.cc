@@ -60,6 +60,9 @@ absl::StatusOr<internal::v1::WorkerHello> ModelRunner::Open(const internal::v1::
   hello.set_device_name(info.name);
   hello.set_total_memory_bytes(info.total_memory_bytes);
   hello.set_free_memory_bytes(info.free_memory_bytes);
+  hello.set_pci_bus_id(info.pci_bus_id);
+  hello.set_cuda_version(info.cuda_version);
+  hello.set_nccl_version(info.nccl_version);
   return hello;
 }
 

@@ -48,7 +48,7 @@ absl::Status RankGroup::CheckPlace(const internal::v1::OpenWorker& open) const {
 absl::Status RankGroup::Open(kernels::Backend& backend, const internal::v1::ServerConfig& config) {
   if (host_ == nullptr) return absl::OkStatus();
   if (!backend.supports_groups()) {
-    devices_ = MakeHostGroup(*host_);
+    devices_ = MakeHostGroup(*host_, &op_ns_);
     return absl::OkStatus();
   }
   kernels::DeviceGroupOptions options = {.rank = host_->rank(), .num_ranks = host_->num_ranks()};

@@ -39,6 +39,10 @@ class RankGroup {
     if (host_ != nullptr) host_->NoteProgress();
   }
 
+  // What ops of the devices have taken since this was called last, where the host measures it; the
+  // host knows nothing of ops that devices run by themselves.
+  int64_t TakeOpNs() { return std::exchange(op_ns_, 0); }
+
   // Null for one rank.
   kernels::DeviceGroup* devices() const { return devices_.get(); }
   int ranks_on_device() const { return devices_ == nullptr ? 1 : devices_->ranks_on_device(); }
@@ -49,6 +53,8 @@ class RankGroup {
   // ---- Constant after Open.
   const std::unique_ptr<parallel::ProcessGroup> host_;
   std::unique_ptr<kernels::DeviceGroup> devices_;
+
+  int64_t op_ns_ = 0;
 };
 
 // The device of a rank.

@@ -47,6 +47,7 @@ absl::Status StepGraphs::Record(kernels::Backend& backend,
   PAGODA_RETURN_IF_ERROR(enqueued);
   PAGODA_RETURN_IF_ERROR(graph.status());
   entry.graph = *graph;
+  ++counts_.num_captures;
   return absl::OkStatus();
 }
 
@@ -65,6 +66,7 @@ absl::Status StepGraphs::Run(kernels::Backend& backend,
   Entry& entry = entries_[{.size = size, .attention_variant = backend.AttentionVariant()}];
   if (entry.num_runs++ == 0) return enqueue_ops();
   if (entry.graph < 0) PAGODA_RETURN_IF_ERROR(Record(backend, entry, enqueue_ops));
+  ++counts_.num_replays;
   return backend.LaunchGraph(entry.graph);
 }
 

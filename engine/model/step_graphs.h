@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -37,6 +38,12 @@ class StepGraphs {
   absl::Status Forget(kernels::Backend& backend);
 
   int num_recorded() const;
+  // What Run has done since this was called last.
+  struct Counts {
+    uint32_t num_replays = 0;
+    uint32_t num_captures = 0;
+  };
+  Counts TakeCounts() { return std::exchange(counts_, Counts()); }
 
  private:
   struct Key {
@@ -55,6 +62,7 @@ class StepGraphs {
 
   std::vector<int32_t> sizes_;  // rise
   std::map<Key, Entry> entries_;
+  Counts counts_;
 };
 
 }  // namespace pagoda::engine

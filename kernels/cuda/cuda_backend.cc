@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/base/status_macros.h"
 #include "kernels/cuda/collective/make_group.h"
+#include "kernels/cuda/collective/nccl_group.h"
 #include "kernels/cuda/copy_blocks.h"
 #include "kernels/cuda/cuda_driver.h"
 #include "kernels/cuda/cuda_error.h"
@@ -96,8 +97,18 @@ absl::StatusOr<DeviceInfo> CudaBackend::Info() {
   size_t total_bytes = 0;
   PAGODA_RETURN_IF_ERROR(
       FinishCall("info", "cudaMemGetInfo", cudaMemGetInfo(&free_bytes, &total_bytes)));
+  char bus_id[32] = {};
+  PAGODA_RETURN_IF_ERROR(
+      FinishCall("info",
+                 "cudaDeviceGetPCIBusId",
+                 cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), context_.device_index)));
   return DeviceInfo{
-      .name = context_.name, .total_memory_bytes = total_bytes, .free_memory_bytes = free_bytes};
+      .name = context_.name,
+      .total_memory_bytes = total_bytes,
+      .free_memory_bytes = free_bytes,
+      .pci_bus_id = bus_id,
+      .cuda_version = absl::StrCat(CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10),
+      .nccl_version = NcclBuildVersion()};
 }
 
 absl::StatusOr<DType> CudaBackend::ActivationDType(DType weight_dtype) const {

@@ -26,6 +26,8 @@ absl::StatusOr<FakeDriver> FakeDriver::Parse(absl::string_view description) {
       driver.facts.minor = value % 10;
     } else if (pair.first == "free_mib") {
       driver.facts.free_bytes = static_cast<uint64_t>(value) << 20;
+    } else if (pair.first == "serves") {
+      driver.serves = value != 0;
     } else {
       return absl::InvalidArgumentError(absl::StrCat("'", pair.first, "' is no key"));
     }

@@ -11,7 +11,7 @@ namespace pagoda::kernels::cuda {
 class FakeDriver : public Driver {
  public:
   FakeDriver() = default;
-  // From "KEY=VALUE,...": cuda, devices, capability (of every device), free_mib.
+  // From "KEY=VALUE,...": cuda, devices, capability (of every device), free_mib, serves.
   static absl::StatusOr<FakeDriver> Parse(absl::string_view description);
 
   int SupportedCudaVersion() override { return cuda_version; }
@@ -24,6 +24,7 @@ class FakeDriver : public Driver {
                        .major = 9,
                        .free_bytes = uint64_t{139} << 30,
                        .total_bytes = uint64_t{140} << 30};
+  bool serves = false;  // its devices can be computed on
   int selected = -1;
 };
 

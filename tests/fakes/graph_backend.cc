@@ -40,6 +40,12 @@ absl::Status GraphBackend::DoWithBatch(const Params& params,
   });
 }
 
+absl::StatusOr<DeviceInfo> GraphBackend::Info() {
+  PAGODA_ASSIGN_OR_RETURN(DeviceInfo info, inner_->Info());
+  info.pci_bus_id = pci_bus_id;
+  return info;
+}
+
 absl::StatusOr<Buffer> GraphBackend::Allocate(size_t size_bytes, absl::string_view purpose) {
   PAGODA_RETURN_IF_ERROR(RefuseWhileRecording("Allocate"));
   return inner_->Allocate(size_bytes, purpose);

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,7 @@ class GraphBackend final : public Backend {
   int num_launches() const { return num_launches_; }
 
   absl::string_view name() const override { return inner_->name(); }
-  absl::StatusOr<DeviceInfo> Info() override { return inner_->Info(); }
+  absl::StatusOr<DeviceInfo> Info() override;
   absl::StatusOr<DType> ActivationDType(DType weight_dtype) const override {
     return inner_->ActivationDType(weight_dtype);
   }
@@ -45,6 +46,8 @@ class GraphBackend final : public Backend {
       const DeviceGroupOptions& options) override;
   absl::StatusOr<bool> Tune() override { return num_guesses > 0 && num_guesses-- > 0; }
 
+  // As Info tells it.
+  std::string pci_bus_id;
   // Choices that Tune can still settle.
   int num_guesses = 0;
 

@@ -90,6 +90,10 @@ absl::Status FakeExecutor::Misbehave() {
 absl::Status FakeExecutor::Submit(const internal::v1::StepPlan& plan) {
   StepResult result;
   result.set_step_id(plan.step_id());
+  // Each begins 5 ns before the one before ends.
+  result.set_start_ns(10 * plan.step_id());
+  result.set_end_ns(result.start_ns() + 15);
+  result.add_device_work()->set_eager_steps(rank_ + 1);
   for (int i = 0; i < plan.row_slots_size(); ++i) {
     result.add_sampled_slots(plan.row_slots(i));
     result.add_token_ids(plan.row_num_tokens(i) + static_cast<uint32_t>(plan.step_id()));

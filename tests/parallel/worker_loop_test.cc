@@ -110,8 +110,13 @@ TEST_F(WorkerLoopTest, TakesAPlanWhileAStepIsInFlight) {
   for (uint64_t step_id = 1; step_id <= 20; step_id += 2) {
     SendStep(step_id);
     SendStep(step_id + 1);
-    EXPECT_EQ(Receive().step_result().step_id(), step_id);
-    EXPECT_EQ(Receive().step_result().step_id(), step_id + 1);
+    for (const uint64_t expected : {step_id, step_id + 1}) {
+      const internal::v1::StepResult result = Receive().step_result();
+      EXPECT_EQ(result.step_id(), expected);
+      // Of 15 ns, 5 are those of the step before.
+      ASSERT_EQ(result.device_work_size(), 1);
+      EXPECT_EQ(result.device_work(0).busy_ns(), expected == 1 ? 15u : 10u);
+    }
   }
   EXPECT_EQ(executor_->max_steps_in_flight(), 2);
   Shutdown();

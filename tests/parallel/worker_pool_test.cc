@@ -131,9 +131,27 @@ TEST_F(WorkerPoolTest, CarriesLargePlansAndResults) {
 TEST_F(WorkerPoolTest, SeveralRanksAnswerAsOne) {
   ASSERT_TRUE(Start("", 1, 3).ok());
   ASSERT_TRUE(Load().ok());
-  for (uint64_t step_id = 1; step_id <= 50; ++step_id) {
+  const std::vector<WorkerPool::Device> devices = pool_->devices();
+  ASSERT_EQ(devices.size(), 3u);
+  EXPECT_EQ(devices[2].ready.weight_bytes(), 300u);
+  EXPECT_NE(devices[2].hello.pid(), devices[1].hello.pid());
+  uint64_t num_steps = 0, num_eager_steps[3] = {};
+  // Rank 0 sets the pace; the others may have had no processor yet.
+  while (num_steps < 50 || num_eager_steps[1] == 0 || num_eager_steps[2] == 0) {
+    const uint64_t step_id = ++num_steps;
     ASSERT_TRUE(Submit(step_id).ok());
-    EXPECT_EQ(Next()->step_id(), step_id);
+    const auto result = Next();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->step_id(), step_id);
+    // What other ranks have answered later comes with a later result.
+    ASSERT_EQ(result->device_work_size(), 3);
+    for (int rank = 0; rank < 3; ++rank)
+      num_eager_steps[rank] += result->device_work(rank).eager_steps();
+  }
+  EXPECT_EQ(num_eager_steps[0], num_steps);
+  for (uint64_t rank : {1, 2}) {
+    EXPECT_EQ(num_eager_steps[rank] % (rank + 1), 0u);
+    EXPECT_LE(num_eager_steps[rank], (rank + 1) * num_steps);
   }
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Dashboard, rules and metrics against a real Prometheus: usage: prometheus_peer.py PAGODA_BINARY
 
-Serves on the simulated device, loads it with `pagoda bench` and with clients that misbehave, kills a worker, and runs every query
+Serves on the simulated device and on what tests have instead of a GPU (the targets fake_cuda_module and fake_nvml), loads both with
+`pagoda bench`, the first with clients that misbehave too, kills a worker, and runs every query
 of deploy/grafana/pagoda.json and deploy/prometheus/rules.yaml: each has an answer with a number in it. Needs prometheus and
 promtool (Debian package prometheus); says so and passes where they are missing and cannot be installed.
 """
@@ -30,7 +31,7 @@ RULES = ROOT / "deploy/prometheus/rules.yaml"
 LOAD_SECONDS = float(os.environ.get("PAGODA_LOAD_SECONDS", "45"))
 RATE_INTERVAL = "30s"  # what Grafana would say for this scrape interval and window
 
-# Families that a daemon has to show. What only a GPU has is not among them.
+# Families that a daemon has to show.
 CONTRACT = """
 pagoda_build_info pagoda_model_info pagoda_kv_cache_config_info pagoda_up_state pagoda_requests_running
 pagoda_requests_waiting pagoda_requests_swapped pagoda_requests_received_total pagoda_requests_finished_total
@@ -42,7 +43,14 @@ pagoda_request_queue_seconds pagoda_request_prefill_seconds pagoda_request_decod
 pagoda_request_prompt_tokens pagoda_request_generation_tokens pagoda_step_duration_seconds pagoda_step_tokens
 pagoda_step_batch_size pagoda_load_seconds pagoda_stream_stalls_total pagoda_stream_messages_total
 pagoda_stream_coalesced_tokens_total pagoda_cancel_to_free_seconds pagoda_http_connections pagoda_grpc_streams
+pagoda_device_info pagoda_gpu_busy_seconds_total pagoda_collective_seconds_total pagoda_cuda_graph_replays_total
+pagoda_cuda_graph_captures_total pagoda_cuda_eager_steps_total pagoda_gpu_memory_bytes
 process_cpu_seconds_total process_resident_memory_bytes process_open_fds process_max_fds process_start_time_seconds
+""".split()
+# And where a driver's library tells them.
+GPU_FAMILIES = """
+pagoda_gpu_up pagoda_gpu_utilization_ratio pagoda_gpu_memory_capacity_bytes pagoda_gpu_power_watts pagoda_gpu_energy_joules_total
+pagoda_gpu_temperature_celsius pagoda_gpu_sm_clock_hertz pagoda_gpu_throttled pagoda_gpu_ecc_uncorrected_errors_total
 """.split()
 # Of vLLM: what endpoint pickers and its users' dashboards ask for.
 ALIASES = """
@@ -88,14 +96,18 @@ def wait_for(url, seconds=60):
     raise SystemExit(f"nothing answers at {url}")
 
 
+# Few blocks, so that sequences are preempted; a short queue, so that some are turned away.
+SIM = ["--device=sim", "--kv-cache-memory=12MiB", "--max-num-seqs=24", "--max-waiting-requests=24", "--ngram-draft-tokens=4"]
+GPU = ["--device=cuda", "--dtype=float32", "--kv-cache-memory=64MiB"]
+
+
 class Daemon:
-    def __init__(self, binary):
+    def __init__(self, binary, flags, **environment):
         self.grpc, self.http, self.metrics = (f"127.0.0.1:{free_port()}" for _ in range(3))
-        # Few blocks, so that sequences are preempted; a short queue, so that some are turned away.
         self.process = subprocess.Popen(
-            [binary, "serve", str(ROOT / "deploy/models/fable-7m"), "--device=sim", "--kv-cache-memory=12MiB",
-             "--max-num-seqs=24", "--max-waiting-requests=24", "--ngram-draft-tokens=4", "--log-level=warning",
-             f"--grpc-address={self.grpc}", f"--http-address={self.http}", f"--metrics-address={self.metrics}"])
+            [binary, "serve", str(ROOT / "deploy/models/fable-7m"), *flags, "--log-level=warning",
+             f"--grpc-address={self.grpc}", f"--http-address={self.http}", f"--metrics-address={self.metrics}"],
+            env={**os.environ, **environment})
         wait_for(f"http://{self.http}/health")
 
     def scrape(self):
@@ -111,13 +123,22 @@ class Daemon:
         return self.process.wait(60)
 
 
+def gpu_daemon(binary):
+    """One on what tests have instead of a GPU and its driver's library, where they were built."""
+    fakes = pathlib.Path(binary).parent.parent / "tests/fakes"
+    if not (fakes / "module/pagoda_cuda.so").exists() or not (fakes / "nvml/libnvidia-ml.so.1").exists():
+        raise SystemExit(f"{fakes} has no fake_cuda_module and no fake_nvml: build them, panels of GPUs need them")
+    return Daemon(binary, [*GPU, f"--backend-dir={fakes / 'module'}"], PAGODA_FAKE_DRIVER="serves=1",
+                  LD_LIBRARY_PATH=str(fakes / "nvml"))
+
+
 class Prometheus:
-    def __init__(self, folder, target):
+    def __init__(self, folder, targets):
         shutil.copy(RULES, folder / "rules.yaml")
         (folder / "prometheus.yaml").write_text(
             "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n"
             "rule_files: [rules.yaml]\n"
-            f"scrape_configs: [{{job_name: pagoda, static_configs: [{{targets: ['{target}']}}]}}]\n")
+            f"scrape_configs: [{{job_name: pagoda, static_configs: [{{targets: {targets}}}]}}]\n")
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.log = open(folder / "prometheus.log", "w")
@@ -167,18 +188,19 @@ def misbehave(address, stop):
         time.sleep(0.2)
 
 
-def bench(binary, address, stop):
+def bench(binary, address, concurrencies, stop):
     while not stop.is_set():
-        for flags in (["--concurrency=16"], ["--concurrency=80"]):
+        for flags in ([f"--concurrency={each}"] for each in concurrencies):
             subprocess.run([binary, "bench", f"--address={address}", "--requests=150", "--warmup=0", "--input-tokens=120",
                             "--shared-prefix-tokens=64", "--output-tokens=48", "--spread=0.5", *flags],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def load(binary, daemon):
+def load(binary, daemon, gpu):
     stop = threading.Event()
     clients = [threading.Thread(target=misbehave, args=(daemon.http, stop)),
-               threading.Thread(target=bench, args=(binary, daemon.grpc, stop))]
+               threading.Thread(target=bench, args=(binary, daemon.grpc, (16, 80), stop)),
+               threading.Thread(target=bench, args=(binary, gpu.grpc, (1,), stop))]
     for client in clients:
         client.start()
     time.sleep(LOAD_SECONDS / 2)
@@ -256,6 +278,17 @@ def check_counts(daemon):
     return text
 
 
+def check_gpu(daemon):
+    text = daemon.scrape()
+    families = set(re.findall(r"^# TYPE (\S+)", text, re.M))
+    check("every family of GPUs is there", families.issuperset(CONTRACT + GPU_FAMILIES),
+          sorted(set(CONTRACT + GPU_FAMILIES) - families))
+    check("graphs are launched", total(text, "pagoda_cuda_graph_replays_total") > 0)
+    check("every step launches a graph or none", total(text, "pagoda_cuda_graph_replays_total")
+          + total(text, "pagoda_cuda_eager_steps_total") == total(text, "pagoda_steps_total"))
+    return text
+
+
 def check_lint(text):
     """promtool, for our families: aliases have others' names, which it does not like."""
     ours, keep = [], False
@@ -292,17 +325,18 @@ def main():
     promtool("test", "rules", str(ROOT / "tests/peers/prometheus_rules_test.yaml"))
     promtool("check", "config", "--syntax-only", str(ROOT / "deploy/compose/prometheus.yaml"))
     with tempfile.TemporaryDirectory() as folder:
-        daemon = Daemon(binary)
-        prometheus = Prometheus(pathlib.Path(folder), daemon.metrics)
-        stop, clients = load(binary, daemon)
+        daemon, gpu = Daemon(binary, SIM), gpu_daemon(binary)
+        prometheus = Prometheus(pathlib.Path(folder), [daemon.metrics, gpu.metrics])
+        stop, clients = load(binary, daemon, gpu)
         check_answers(prometheus)
         stop.set()
         for client in clients:
             client.join()
         check_lint(check_counts(daemon))
-        check("every scrape succeeded", prometheus.query("min_over_time(up[5m])") == [1.0])
+        check_lint(check_gpu(gpu))
+        check("every scrape succeeded", prometheus.query("min_over_time(up[5m])") == [1.0, 1.0])
         prometheus.stop()
-        check("SIGTERM ends the daemon with exit code 0", daemon.stop() == 0)
+        check("SIGTERM ends the daemons with exit code 0", [daemon.stop(), gpu.stop()] == [0, 0])
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/server/replicas/replica_config.h"
 #include "engine/model/kv_pool.h"
+#include "engine/model/rank_group.h"
 #include "kernels/base/log.h"
 #include "kernels/base/status_macros.h"
 
@@ -63,6 +64,10 @@ absl::Status Replica::Load(const ServedModel& model,
           static_cast<double>(ready_.weight_bytes()) * 1e-9 / seconds,
           ready_.warmup_seconds());
   return absl::OkStatus();
+}
+
+int Replica::DeviceIndexOfRank(size_t rank) const {
+  return engine::DeviceIndexOf(config_.worker(), static_cast<uint32_t>(rank));
 }
 
 void Replica::MakeEngine(const EngineParts& parts) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -56,6 +57,10 @@ class Replica final : public ReplicaPort {
   const engine::EngineMetrics& metrics() const { return *metrics_; }
   // Of what was loaded.
   const internal::v1::ModelReady& ready() const { return ready_; }
+  const internal::v1::WorkerHello& hello() const { return pool_->hello(); }
+  // By rank, before StartEngine.
+  std::vector<parallel::WorkerPool::Device> devices() const { return pool_->devices(); }
+  int DeviceIndexOfRank(size_t rank) const;
   // Any thread: rounds that the engine has gone.
   uint64_t num_rounds() const { return pulse_->num_rounds(); }
 

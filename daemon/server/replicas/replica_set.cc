@@ -1,6 +1,7 @@
 #include "daemon/server/replicas/replica_set.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <thread>
 #include <utility>
@@ -106,6 +107,35 @@ absl::Status ReplicaSet::Load(const parallel::WorkerPool::ProgressFn& progress,
   model->num_kv_blocks = num_replicas * num_kv_blocks_;
   model->max_sequences *= num_replicas;
   return absl::OkStatus();
+}
+
+std::vector<DeviceStats> ReplicaSet::Devices() const {
+  std::map<int, DeviceStats> by_index;
+  int num_workers = 0;
+  for (const std::unique_ptr<Replica>& replica : replicas_) {
+    const std::vector<parallel::WorkerPool::Device> devices = replica->devices();
+    for (size_t rank = 0; rank < devices.size(); ++rank, ++num_workers) {
+      const auto& [hello, ready] = devices[rank];
+      const bool is_gpu = !hello.pci_bus_id().empty();
+      // Where workers have no devices of their own, each counts as one.
+      const int index = is_gpu ? replica->DeviceIndexOfRank(rank) : num_workers;
+      DeviceStats& device = by_index[index];
+      device.index = index;
+      device.name = hello.device_name();
+      device.pci_bus_id = hello.pci_bus_id();
+      device.measures_collectives = !is_gpu || devices.size() == 1;
+      device.weight_bytes += ready.weight_bytes();
+      device.kv_bytes += ready.kv_bytes();
+      device.activation_bytes += ready.activation_bytes();
+      device.workspace_bytes +=
+          ready.taken_bytes() -
+          std::min(ready.taken_bytes(), ready.weight_bytes() + ready.activation_bytes());
+      if (rank < engine::kMaxDevices) device.work.push_back(&replica->metrics().devices[rank]);
+    }
+  }
+  std::vector<DeviceStats> all;
+  for (auto& [index, device] : by_index) all.push_back(std::move(device));
+  return all;
 }
 
 double ReplicaSet::load_read_seconds() const {

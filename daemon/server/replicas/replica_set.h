@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "daemon/server/engine_port.h"
+#include "daemon/server/gpu/device_families.h"
 #include "daemon/server/metrics_collector.h"
 #include "daemon/server/replicas/engine_metrics_sum.h"
 #include "daemon/server/replicas/replica.h"
@@ -49,6 +50,11 @@ class ReplicaSet {
     std::function<void(const absl::Status& end)> on_end;
   };
   void StartEngines(Parts parts);
+
+  // Of the first replica's first worker.
+  const internal::v1::WorkerHello& hello() const { return replicas_.front()->hello(); }
+  // What the workers run on and hold. After Load and before StartEngines; counts go on.
+  std::vector<DeviceStats> Devices() const;
 
   // What loading took: of several, the longest.
   double load_read_seconds() const;

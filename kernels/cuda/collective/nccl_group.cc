@@ -307,4 +307,8 @@ absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeNcclGroup(const DeviceContext& 
   return group;
 }
 
+std::string NcclBuildVersion() {
+  return absl::StrCat(NCCL_MAJOR, ".", NCCL_MINOR, ".", NCCL_PATCH);
+}
+
 }  // namespace pagoda::kernels::cuda

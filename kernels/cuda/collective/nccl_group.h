@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device_context.h"
@@ -17,5 +18,8 @@ namespace pagoda::kernels::cuda {
 // FAILED_PRECONDITION where there is no NCCL, or this build was made without its header.
 absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeNcclGroup(const DeviceContext& context,
                                                            const DeviceGroupOptions& options);
+
+// Of the header; empty where there was none.
+std::string NcclBuildVersion();
 
 }  // namespace pagoda::kernels::cuda

@@ -11,4 +11,6 @@ absl::StatusOr<std::unique_ptr<DeviceGroup>> MakeNcclGroup(const DeviceContext&,
       "this build has no nccl groups: nccl.h was not found when it was configured");
 }
 
+std::string NcclBuildVersion() { return ""; }
+
 }  // namespace pagoda::kernels::cuda

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/base/clock.h"
 #include "parallel/shm_group.h"
 
 namespace pagoda::engine {
@@ -21,7 +22,13 @@ void OnEveryRank(const Fn& fn) {
   ASSERT_TRUE(groups.ok()) << groups.status();
   std::vector<std::thread> threads;
   for (auto& host : *groups) {
-    threads.emplace_back([&fn, &host] { fn(*MakeHostGroup(*host)); });
+    threads.emplace_back([&fn, &host] {
+      int64_t op_ns = 0;
+      const int64_t start_ns = Clock::Monotonic().NowNs();
+      fn(*MakeHostGroup(*host, &op_ns));
+      EXPECT_GE(op_ns, 0);
+      EXPECT_LE(op_ns, Clock::Monotonic().NowNs() - start_ns);
+    });
   }
   for (std::thread& thread : threads) thread.join();
 }

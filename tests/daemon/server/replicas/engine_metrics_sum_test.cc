@@ -13,6 +13,7 @@ void Count(EngineMetrics* metrics, uint64_t n) {
   metrics->generation_tokens.Add(2 * n);
   metrics->requests_given_away.Add(n);
   metrics->step_tokens.Observe(3, n);
+  metrics->devices[1].busy_ns.Add(n);
   metrics->cancel_to_free_seconds.Observe(1e9);
 }
 
@@ -38,6 +39,8 @@ TEST(EngineMetricsReaderTest, SeveralAreAddedUp) {
       EXPECT_EQ(sum.generation_tokens.value(), 24u);
       EXPECT_EQ(sum.requests_given_away.value(), 12u);
       EXPECT_EQ(sum.step_tokens.sum(), 36);
+      EXPECT_EQ(sum.devices[1].busy_ns.value(), 12u);
+      EXPECT_EQ(sum.devices[0].busy_ns.value(), 0u);
       uint64_t num_steps = 0, num_cancels = 0;
       for (size_t i = 0; i <= sum.step_tokens.upper_bounds().size(); ++i)
         num_steps += sum.step_tokens.count(i);
