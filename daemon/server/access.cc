@@ -55,4 +55,14 @@ absl::StatusOr<Caller> AccessControl::Check(AccessClass wanted,
   return Check(wanted, shown);
 }
 
+void AccessControl::Refuse(const absl::Status& why,
+                           absl::string_view peer,
+                           absl::AnyInvocable<void()> tell) const {
+  // Of a lower class than is wanted, a key is right.
+  const absl::Duration delay = absl::IsUnauthenticated(why)
+                                   ? guard_.NoteWrongKey(AddressOfPeer(peer))
+                                   : absl::ZeroDuration();
+  guard_.AnswerLater(delay, std::move(tell));
+}
+
 }  // namespace pagoda::daemon

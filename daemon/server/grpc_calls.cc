@@ -54,6 +54,11 @@ grpc::Status EndOf(const absl::Status& status, grpc::CallbackServerContext* cont
   return ToGrpcStatus(status);
 }
 
+class RefusedStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  void OnDone() override { delete this; }
+};
+
 template <typename Message>
 absl::StatusOr<ConvertedRequest> ParseAndConvert(const grpc::ByteBuffer& bytes,
                                                  const ServedModel& model,
@@ -65,7 +70,21 @@ absl::StatusOr<ConvertedRequest> ParseAndConvert(const grpc::ByteBuffer& bytes,
 
 }  // namespace
 
-RefusedStream::RefusedStream(const absl::Status& why) { Finish(ToGrpcStatus(why)); }
+grpc::ServerUnaryReactor* RefuseCall(const AccessControl& access,
+                                     grpc::CallbackServerContext* context,
+                                     const absl::Status& why) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  access.Refuse(why, context->peer(), [reactor, why] { reactor->Finish(ToGrpcStatus(why)); });
+  return reactor;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* RefuseStream(const AccessControl& access,
+                                                         const grpc::CallbackServerContext& context,
+                                                         const absl::Status& why) {
+  auto* const stream = new RefusedStream;
+  access.Refuse(why, context.peer(), [stream, why] { stream->Finish(ToGrpcStatus(why)); });
+  return stream;
+}
 
 GrpcStreamCall::GrpcStreamCall(const CallServices& services,
                                grpc::CallbackServerContext* context,

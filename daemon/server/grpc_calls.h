@@ -10,12 +10,13 @@
 // reactions. `context` and `request` are gRPC's, which keeps them until OnDone.
 namespace pagoda::daemon {
 
-// Answers a streaming call that is refused before it becomes one.
-class RefusedStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
- public:
-  explicit RefusedStream(const absl::Status& why);
-  void OnDone() override { delete this; }
-};
+// Answers a call that AccessControl has refused, before it becomes one.
+grpc::ServerUnaryReactor* RefuseCall(const AccessControl& access,
+                                     grpc::CallbackServerContext* context,
+                                     const absl::Status& why);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* RefuseStream(const AccessControl& access,
+                                                         const grpc::CallbackServerContext& context,
+                                                         const absl::Status& why);
 
 class GrpcStreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public StreamCall {
  public:

@@ -1,10 +1,13 @@
 #include "daemon/server/http_connection.h"
 
 #include <algorithm>
+#include <arpa/inet.h>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -42,6 +45,7 @@ HttpConnection::~HttpConnection() = default;
 
 void HttpConnection::Start() {
   is_counted_ = true;
+  peer_ = PeerName();
   options_.num_connections->fetch_add(1, std::memory_order_relaxed);
   last_write_ns_ = options_.clock->NowNs();
   Greet(&HttpConnection::StartRead);
@@ -93,7 +97,9 @@ void HttpConnection::HandleHeader(ErrorCode error) {
     const absl::Status admitted = options_.routes->Admit(TakeHead()).status();
     if (!admitted.ok()) {
       current_ = TakeHead();
-      return Refuse(openai::ToHttpError(admitted));
+      is_busy_ = true;
+      KeepThread();
+      return options_.routes->Refuse(current_, admitted, /*closes=*/true, shared_from_this());
     }
   }
   if (!is_busy_ && ToView(parser_->get()[http::field::expect]) == "100-continue")
@@ -171,6 +177,7 @@ HttpRequest HttpConnection::TakeHead() const {
   head.requested_headers = field(http::field::access_control_request_headers);
   head.request_id = std::string(ToView(message["X-Request-Id"]));
   head.traceparent = ValidTraceparent(ToView(message["traceparent"])).value_or("");
+  head.peer = peer_;
   head.keep_alive = message.keep_alive();
   head.http_1_0 = message.version() < 11;
   return head;
@@ -187,6 +194,12 @@ void HttpConnection::HandleBody() {
   }
 }
 
+// The I/O thread goes on while somebody works on this.
+void HttpConnection::KeepThread() {
+  work_.emplace(context_.get_executor());
+  work_->on_work_started();
+}
+
 void HttpConnection::Dispatch(HttpRequest request) {
   is_busy_ = true;
   // From here on the text pool counts them.
@@ -194,9 +207,7 @@ void HttpConnection::Dispatch(HttpRequest request) {
   std::string body = std::move(request.body);
   current_ = request;
   request.body = std::move(body);
-  // The I/O thread goes on while somebody works on this.
-  work_.emplace(context_.get_executor());
-  work_->on_work_started();
+  KeepThread();
   const std::shared_ptr<HttpConnection> self = shared_from_this();
   std::shared_ptr<HttpExchange> exchange = options_.routes->Handle(std::move(request), self);
   if (is_busy_) exchange_ = std::move(exchange);
@@ -372,6 +383,23 @@ void HttpConnection::Discard() {
                             if (error) return self->Close();
                             self->Discard();
                           });
+}
+
+std::string HttpConnection::PeerName() {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (getpeername(stream_.socket().native_handle(), any, &length) != 0) return "";
+  char host[INET6_ADDRSTRLEN] = {};
+  if (address.ss_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in*>(any)->sin_addr, host, sizeof(host));
+    return absl::StrCat("ipv4:", host, ":0");
+  }
+  if (address.ss_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6*>(any)->sin6_addr, host, sizeof(host));
+    return absl::StrCat("ipv6:[", host, "]:0");
+  }
+  return "unix:";
 }
 
 // While a request waits that was read ahead, nothing is being read that would tell.

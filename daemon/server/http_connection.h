@@ -91,6 +91,7 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   void HandleSilence();
   HttpRequest TakeHead() const;
   void Dispatch(HttpRequest request);
+  void KeepThread();
   void Refuse(const openai::HttpError& error);
   void FinishExchange(bool closes);
   HttpHeaders CommonHeaders() const;
@@ -103,6 +104,8 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   void StartLinger();
   void Discard();
   bool PeerHasClosed();
+  // As gRPC names it.
+  std::string PeerName();
   void Close();
 
   const HttpConnectionOptions& options_;
@@ -111,6 +114,7 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   boost::beast::flat_buffer buffer_;
   absl::optional<Parser> parser_;
 
+  std::string peer_;
   // Of the request that is being answered.
   bool is_busy_ = false;
   HttpRequest current_;  // without its body

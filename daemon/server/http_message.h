@@ -22,6 +22,7 @@ struct HttpRequest {
   std::string request_id;         // X-Request-Id
   std::string traceparent;        // empty unless valid
   std::string requested_headers;  // Access-Control-Request-Headers
+  std::string peer;               // as gRPC names it
   std::string body;
   bool keep_alive = true;
   bool http_1_0 = false;

@@ -93,13 +93,24 @@ absl::StatusOr<Caller> HttpRoutes::Admit(const HttpRequest& head) const {
   return options_.services->access->Check(wanted, head.authorization);
 }
 
+void HttpRoutes::Refuse(const HttpRequest& head,
+                        const absl::Status& why,
+                        bool closes,
+                        const std::shared_ptr<HttpPeer>& peer) const {
+  HttpReply reply = ErrorReply(openai::ToHttpError(why));
+  reply.closes = closes;
+  options_.services->access->Refuse(why, head.peer, [peer, reply = std::move(reply)]() mutable {
+    peer->Post([peer, reply = std::move(reply)]() mutable { peer->Reply(std::move(reply)); });
+  });
+}
+
 std::shared_ptr<HttpExchange> HttpRoutes::Handle(HttpRequest request,
                                                  std::shared_ptr<HttpPeer> peer) const {
   const std::string& method = request.method;
   const HttpRoute* const route = FindRoute(request.path);
   absl::StatusOr<Caller> caller = Admit(request);
   if (!caller.ok()) {
-    peer->Reply(ErrorReply(openai::ToHttpError(caller.status())));
+    Refuse(request, caller.status(), /*closes=*/false, peer);
   } else if (method == "OPTIONS") {
     // The connection adds what origins are allowed.
     peer->Reply({.status = 204, .content_type = ""});

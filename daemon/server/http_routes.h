@@ -46,6 +46,11 @@ class HttpRoutes {
 
   // Who asks, or why nobody of theirs may: the body is then not worth waiting for.
   absl::StatusOr<Caller> Admit(const HttpRequest& head) const;
+  // I/O thread. Answers whom Admit has refused, at once or later. `closes`: the connection ends.
+  void Refuse(const HttpRequest& head,
+              const absl::Status& why,
+              bool closes,
+              const std::shared_ptr<HttpPeer>& peer) const;
 
   // I/O thread. Answers through `peer`, at once or later; returns the exchange where it is told
   // what becomes of the client.

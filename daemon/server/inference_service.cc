@@ -7,6 +7,7 @@
 #include "daemon/server/message_bytes.h"
 #include "daemon/server/request_fields.h"
 #include "daemon/server/rpc_error.h"
+#include "daemon/server/rpc_routes.h"
 #include "kernels/base/status_macros.h"
 
 namespace pagoda::daemon {
@@ -28,12 +29,6 @@ absl::Status HandleBytes(absl::StatusOr<Response> (*handle)(const Request&, cons
   PAGODA_ASSIGN_OR_RETURN(const Response response, handle(request, model));
   *response_bytes = SerializeReply(response);
   return absl::OkStatus();
-}
-
-grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& why) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(why));
-  return reactor;
 }
 
 }  // namespace
@@ -62,8 +57,9 @@ void InferenceService::PostAdmission(GenerationCall* call, const grpc::ByteBuffe
 grpc::ServerUnaryReactor* InferenceService::Generate(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  absl::StatusOr<Caller> caller = services_->access->Check(AccessClass::kUser, *context);
-  if (!caller.ok()) return Refuse(context, caller.status());
+  constexpr AccessClass kAccess = AccessOf(kInferenceRoutes, "Generate");
+  absl::StatusOr<Caller> caller = services_->access->Check(kAccess, *context);
+  if (!caller.ok()) return RefuseCall(*services_->access, context, caller.status());
   auto* call = new GrpcUnaryCall(*services_, context, *std::move(caller), request, response);
   PostAdmission(call, request);
   return call;
@@ -71,8 +67,9 @@ grpc::ServerUnaryReactor* InferenceService::Generate(grpc::CallbackServerContext
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::StreamGenerate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  absl::StatusOr<Caller> caller = services_->access->Check(AccessClass::kUser, *context);
-  if (!caller.ok()) return new RefusedStream(caller.status());
+  constexpr AccessClass kAccess = AccessOf(kInferenceRoutes, "StreamGenerate");
+  absl::StatusOr<Caller> caller = services_->access->Check(kAccess, *context);
+  if (!caller.ok()) return RefuseStream(*services_->access, *context, caller.status());
   auto* call = new GrpcStreamCall(*services_, context, *std::move(caller), request);
   PostAdmission(call, request);
   return call;
@@ -82,9 +79,10 @@ grpc::ServerUnaryReactor* InferenceService::Answer(AccessClass access,
                                                    grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request,
                                                    absl::AnyInvocable<absl::Status()> handle) {
+  const absl::Status admitted = services_->access->Check(access, *context).status();
+  if (!admitted.ok()) return RefuseCall(*services_->access, context, admitted);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  absl::Status status = services_->access->Check(access, *context).status();
-  if (status.ok()) status = CheckReady(state_->load(std::memory_order_acquire));
+  absl::Status status = CheckReady(state_->load(std::memory_order_acquire));
   if (status.ok()) {
     status = text_pool_->Post(request->Length(), [reactor, handle = std::move(handle)]() mutable {
       reactor->Finish(ToGrpcStatus(handle()));
@@ -97,25 +95,28 @@ grpc::ServerUnaryReactor* InferenceService::Answer(AccessClass access,
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return Answer(AccessClass::kUser, context, request, [this, request, response] {
-    return HandleBytes(&TokenizeText, *services_->model, *request, response);
-  });
+  return Answer(
+      AccessOf(kInferenceRoutes, "Tokenize"), context, request, [this, request, response] {
+        return HandleBytes(&TokenizeText, *services_->model, *request, response);
+      });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return Answer(AccessClass::kUser, context, request, [this, request, response] {
-    return HandleBytes(&DetokenizeIds, *services_->model, *request, response);
-  });
+  return Answer(
+      AccessOf(kInferenceRoutes, "Detokenize"), context, request, [this, request, response] {
+        return HandleBytes(&DetokenizeIds, *services_->model, *request, response);
+      });
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return Answer(AccessClass::kUser, context, request, [this, request, response] {
-    return HandleBytes(&DescribeModel, *services_->model, *request, response);
-  });
+  return Answer(
+      AccessOf(kInferenceRoutes, "GetModel"), context, request, [this, request, response] {
+        return HandleBytes(&DescribeModel, *services_->model, *request, response);
+      });
 }
 
 absl::StatusOr<v1::TokenizeResponse> TokenizeText(const v1::TokenizeRequest& request,

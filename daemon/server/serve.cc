@@ -419,6 +419,7 @@ void Daemon::Drain() {
 void Daemon::Stop() {
   const ExitDeadline hard_exit(kHardExitTime, kExitWorkerLost);
   operations_.Stop();
+  access_.StopDelays();
   replicas_.StopEngines(DrainingError());
   calls_.WaitUntilNone(absl::Now() + kFlushTime);
   if (kv_events_ != nullptr) kv_events_->EndAll(DrainingError());

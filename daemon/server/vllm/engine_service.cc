@@ -8,6 +8,7 @@
 #include "daemon/server/message_bytes.h"
 #include "daemon/server/request_fields.h"
 #include "daemon/server/rpc_error.h"
+#include "daemon/server/rpc_routes.h"
 #include "daemon/server/vllm/generate_call.h"
 #include "daemon/server/vllm/kv_event_stream.h"
 #include "daemon/server/vllm/tokenizer_stream.h"
@@ -48,12 +49,9 @@ grpc::ServerUnaryReactor* EngineService::Answer(
     const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response,
     absl::StatusOr<Response> (EngineService::*handle)(const Request&, const Caller&)) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   absl::StatusOr<Caller> caller = options_.services->access->Check(access, *context);
-  if (!caller.ok()) {
-    reactor->Finish(ToGrpcStatus(caller.status()));
-    return reactor;
-  }
+  if (!caller.ok()) return RefuseCall(*options_.services->access, context, caller.status());
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const auto run =
       [this, caller = *std::move(caller), request, response, handle]() -> absl::Status {
     PAGODA_ASSIGN_OR_RETURN(const Request parsed, Parse<Request>(*request));
@@ -76,8 +74,9 @@ grpc::ServerUnaryReactor* EngineService::Answer(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   last_receive_unix_ns_.store(absl::GetCurrentTimeNanos(), std::memory_order_relaxed);
-  absl::StatusOr<Caller> caller = options_.services->access->Check(AccessClass::kUser, *context);
-  if (!caller.ok()) return new RefusedStream(caller.status());
+  constexpr AccessClass kAccess = AccessOf(kEngineRoutes, "Generate");
+  absl::StatusOr<Caller> caller = options_.services->access->Check(kAccess, *context);
+  if (!caller.ok()) return RefuseStream(*options_.services->access, *context, caller.status());
   auto* const call = new EngineGenerateCall(
       *options_.services, context, *std::move(caller), request, Api::kVllmGrpc);
   absl::Status status = CheckReady(state());
@@ -89,17 +88,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::Generate(
 grpc::ServerUnaryReactor* EngineService::Embed(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* /*request*/,
                                                grpc::ByteBuffer* /*response*/) {
+  constexpr AccessClass kAccess = AccessOf(kEngineRoutes, "Embed");
+  const absl::Status admitted = options_.services->access->Check(kAccess, *context).status();
+  if (!admitted.ok()) return RefuseCall(*options_.services->access, context, admitted);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  absl::Status status = options_.services->access->Check(AccessClass::kUser, *context).status();
-  if (status.ok())
-    status = absl::UnimplementedError("Embed: the model generates and embeds nothing");
-  reactor->Finish(ToGrpcStatus(status));
+  reactor->Finish(
+      ToGrpcStatus(absl::UnimplementedError("Embed: the model generates and embeds nothing")));
   return reactor;
 }
 
 grpc::ServerUnaryReactor* EngineService::HealthCheck(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* /*request*/,
                                                      grpc::ByteBuffer* response) {
+  static_assert(AccessOf(kEngineRoutes, "HealthCheck") == AccessClass::kPublic);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   *response = SerializeReply(DescribeHealth(state()));
   reactor->Finish(grpc::Status::OK);
@@ -109,31 +110,42 @@ grpc::ServerUnaryReactor* EngineService::HealthCheck(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* EngineService::Abort(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return Answer(AccessClass::kUser, context, request, response, &EngineService::AbortRequests);
+  return Answer(
+      AccessOf(kEngineRoutes, "Abort"), context, request, response, &EngineService::AbortRequests);
 }
 
 grpc::ServerUnaryReactor* EngineService::GetModelInfo(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request,
                                                       grpc::ByteBuffer* response) {
-  return Answer(AccessClass::kUser, context, request, response, &EngineService::TellModel);
+  return Answer(AccessOf(kEngineRoutes, "GetModelInfo"),
+                context,
+                request,
+                response,
+                &EngineService::TellModel);
 }
 
 grpc::ServerUnaryReactor* EngineService::GetServerInfo(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return Answer(AccessClass::kUser, context, request, response, &EngineService::TellServer);
+  return Answer(AccessOf(kEngineRoutes, "GetServerInfo"),
+                context,
+                request,
+                response,
+                &EngineService::TellServer);
 }
 
 grpc::ServerUnaryReactor* EngineService::GetLoads(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* request,
                                                   grpc::ByteBuffer* response) {
-  return Answer(AccessClass::kUser, context, request, response, &EngineService::TellLoads);
+  return Answer(
+      AccessOf(kEngineRoutes, "GetLoads"), context, request, response, &EngineService::TellLoads);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::GetTokenizer(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto caller = options_.services->access->Check(AccessClass::kUser, *context);
-  if (!caller.ok()) return new RefusedStream(caller.status());
+  constexpr AccessClass kAccess = AccessOf(kEngineRoutes, "GetTokenizer");
+  const auto caller = options_.services->access->Check(kAccess, *context);
+  if (!caller.ok()) return RefuseStream(*options_.services->access, *context, caller.status());
   auto* const stream = new TokenizerStream;
   absl::Status status = CheckLoaded(state());
   if (status.ok()) {
@@ -146,8 +158,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::GetTokenizer(
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EngineService::SubscribeKvEvents(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto caller = options_.services->access->Check(AccessClass::kUser, *context);
-  if (!caller.ok()) return new RefusedStream(caller.status());
+  constexpr AccessClass kAccess = AccessOf(kEngineRoutes, "SubscribeKvEvents");
+  const auto caller = options_.services->access->Check(kAccess, *context);
+  if (!caller.ok()) return RefuseStream(*options_.services->access, *context, caller.status());
   auto* const stream = new KvEventStream(options_.kv_events);
   const auto attach = [this, stream, request] {
     const auto subscription = Parse<smg_pb::SubscribeKvEventsRequest>(*request);

@@ -3,11 +3,11 @@
 #include "daemon/server/access.h"
 
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "daemon/server/http_routes.h"
+#include "daemon/server/rpc_routes.h"
 #include "gmock/gmock.h"
 #include "grpcpp/impl/codegen/client_unary_call.h"
 #include "gtest/gtest.h"
@@ -40,9 +40,6 @@ const std::vector<Shown> kShown = {
     {"Bearer admin-key", AccessClass::kAdmin},
 };
 
-// The RPCs that need no key; all others are for users.
-const std::set<std::string> kPublicRpcs = {"/vllm.grpc.engine.VllmEngine/HealthCheck"};
-
 // With an empty request: whoever is let in is told what is wrong with it, or answered.
 grpc::Status Call(grpc::Channel* channel,
                   const std::string& method,
@@ -58,19 +55,32 @@ grpc::Status Call(grpc::Channel* channel,
   return grpc::internal::BlockingUnaryCall(channel, rpc, &context, request, &response);
 }
 
-std::vector<std::string> AllRpcs() {
-  std::vector<std::string> rpcs;
-  for (const google::protobuf::FileDescriptor* file :
-       {v1::GenerateRequest::descriptor()->file(),
-        engine_pb::GenerateRequest::descriptor()->file()}) {
-    for (int i = 0; i < file->service_count(); ++i) {
-      for (int j = 0; j < file->service(i)->method_count(); ++j) {
-        rpcs.push_back("/" + file->service(i)->full_name() + "/" +
-                       file->service(i)->method(j)->name());
-      }
-    }
+// Of the file's one service, as the protos have them: the server's list has to say the same.
+template <typename Routes>
+void AddRpcs(const google::protobuf::FileDescriptor* file,
+             const Routes& routes,
+             std::map<std::string, AccessClass>* rpcs) {
+  ASSERT_EQ(file->service_count(), 1);
+  const google::protobuf::ServiceDescriptor* const service = file->service(0);
+  ASSERT_EQ(static_cast<size_t>(service->method_count()), routes.size());
+  for (const RpcRoute& route : routes) {
+    const std::string method(route.method);
+    EXPECT_NE(service->FindMethodByName(method), nullptr) << method;
+    (*rpcs)["/" + service->full_name() + "/" + method] = route.access;
   }
+}
+
+std::map<std::string, AccessClass> AllRpcs() {
+  std::map<std::string, AccessClass> rpcs;
+  AddRpcs(v1::GenerateRequest::descriptor()->file(), kInferenceRoutes, &rpcs);
+  AddRpcs(engine_pb::GenerateRequest::descriptor()->file(), kEngineRoutes, &rpcs);
   return rpcs;
+}
+
+TEST(AccessTest, TheAdminServiceIsForAdmins) {
+  std::map<std::string, AccessClass> rpcs;
+  AddRpcs(v1::DrainRequest::descriptor()->file(), kAdminRoutes, &rpcs);
+  for (const auto& [rpc, access] : rpcs) EXPECT_EQ(access, AccessClass::kAdmin) << rpc;
 }
 
 TEST(AccessTest, EveryRpcAsksForItsClass) {
@@ -78,9 +88,7 @@ TEST(AccessTest, EveryRpcAsksForItsClass) {
   service.access().SetKeys(Keys());
   const auto channel = service.channel();
   EXPECT_GE(AllRpcs().size(), 14u);
-  for (const std::string& rpc : AllRpcs()) {
-    const AccessClass wanted =
-        kPublicRpcs.count(rpc) > 0 ? AccessClass::kPublic : AccessClass::kUser;
+  for (const auto& [rpc, wanted] : AllRpcs()) {
     for (const Shown& shown : kShown) {
       // Streams that are let in may go on for ever.
       const auto patience = std::chrono::milliseconds(shown.access >= wanted ? 300 : 10'000);
@@ -108,6 +116,34 @@ TEST(AccessTest, TwoKeysAreNone) {
   v1::GetModelResponse response;
   const grpc::Status status = service.stub().GetModel(&context, v1::GetModelRequest(), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+// Who guesses waits for the answer, however it asks; a right key never does.
+TEST(AccessTest, GuessesWait) {
+  ServiceUnderTest service(
+      {.key_guard = {.num_free = 2, .step = absl::Hours(1), .longest = absl::Hours(1)}});
+  service.access().SetKeys(Keys());
+  const auto channel = service.channel();
+  const auto call = [&](const std::string& method, const std::string& shown) {
+    return Call(channel.get(),
+                "/pagoda.v1.InferenceService/" + method,
+                shown,
+                std::chrono::milliseconds(300))
+        .error_code();
+  };
+  // A key of too low a class is no guess.
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(call("GetModel", "Bearer metrics-key"), grpc::StatusCode::PERMISSION_DENIED);
+  }
+  EXPECT_EQ(call("GetModel", "Bearer wrong"), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(call("StreamGenerate", "Bearer wrong"), grpc::StatusCode::UNAUTHENTICATED);
+  for (const char* method : {"Generate", "StreamGenerate", "GetModel"}) {
+    EXPECT_EQ(call(method, "Bearer wrong"), grpc::StatusCode::DEADLINE_EXCEEDED) << method;
+    EXPECT_EQ(call("GetModel", "Bearer user-key"), grpc::StatusCode::OK);
+  }
+  // At the end nobody waits.
+  service.access().StopDelays();
+  EXPECT_EQ(call("Generate", "Bearer wrong"), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST(AccessTest, RefusalsAreCountedAndTellNoKey) {
@@ -142,6 +178,11 @@ class FakePeer final : public HttpPeer {
   void Write(std::string, absl::AnyInvocable<void()> on_written) override { on_written(); }
   void EndStream(std::string, bool) override { Reply({}); }
   void Abort() override { Reply({.status = 499}); }
+  // 0: there is none yet.
+  int status() const {
+    MutexLock lock(&mutex_);
+    return status_;
+  }
   int WaitForStatus() {
     const auto is_there = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return status_ != 0; };
     MutexLock lock(&mutex_, absl::Condition(&is_there));
@@ -149,22 +190,32 @@ class FakePeer final : public HttpPeer {
   }
 
  private:
-  Mutex mutex_;
+  mutable Mutex mutex_;
   int status_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class HttpAccessTest : public ::testing::Test {
  protected:
-  int StatusOf(const std::string& method, const std::string& path, const std::string& shown) {
+  std::shared_ptr<FakePeer> Ask(const std::string& method,
+                                const std::string& path,
+                                const std::string& shown,
+                                const std::string& address = "ipv4:192.0.2.1:4711") {
     const auto peer = std::make_shared<FakePeer>();
     routes_.Handle({.method = method,
                     .path = path,
                     .authorization = shown,
                     .content_type = "application/json",
+                    .peer = address,
                     .body = "{}"},
                    peer);
-    return peer->WaitForStatus();
+    return peer;
   }
+  int StatusOf(const std::string& method, const std::string& path, const std::string& shown) {
+    return Ask(method, path, shown)->WaitForStatus();
+  }
+
+  explicit HttpAccessTest(KeyGuard::Options key_guard = {.num_free = 1e9})
+      : service_({.key_guard = key_guard}) {}
 
   ServiceUnderTest service_;
   engine::EngineMetrics engine_metrics_;
@@ -196,6 +247,28 @@ TEST_F(HttpAccessTest, EveryRouteAsksForItsClass) {
       }
     }
   }
+}
+
+class HttpGuessesTest : public HttpAccessTest {
+ protected:
+  HttpGuessesTest()
+      : HttpAccessTest({.num_free = 2, .step = absl::Hours(1), .longest = absl::Hours(1)}) {}
+};
+
+TEST_F(HttpGuessesTest, Wait) {
+  service_.access().SetKeys(Keys());
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(StatusOf("GET", "/v1/models", "Bearer wrong"), 401);
+  const auto guess = Ask("GET", "/v1/models", "Bearer wrong");
+  EXPECT_EQ(guess->status(), 0);
+  EXPECT_EQ(StatusOf("GET", "/v1/models", "Bearer user-key"), 200);
+  EXPECT_EQ(StatusOf("GET", "/v1/models", "Bearer metrics-key"), 403);
+  // From another address a mistake is the first, but not from another port.
+  EXPECT_EQ(Ask("GET", "/v1/models", "Bearer x", "ipv4:192.0.2.2:4711")->WaitForStatus(), 401);
+  const auto other_port = Ask("GET", "/v1/models", "Bearer wrong", "ipv4:192.0.2.1:9");
+  EXPECT_EQ(other_port->status(), 0);
+  service_.access().StopDelays();
+  EXPECT_EQ(guess->WaitForStatus(), 401);
+  EXPECT_EQ(other_port->WaitForStatus(), 401);
 }
 
 TEST_F(HttpAccessTest, KeysMayChange) {

@@ -45,7 +45,7 @@ bool FakeEngine::WaitForCancel(engine::RequestKey key) {
   return Eventually([&] { return WasCancelled(key); });
 }
 
-ServiceUnderTest::ServiceUnderTest(Options options) {
+ServiceUnderTest::ServiceUnderTest(Options options) : access_(&metrics_, options.key_guard) {
   shards_ = std::make_unique<OutputShards>(OutputShards::Options{.num_shards = options.num_shards,
                                                                  .stall_timeout = absl::Seconds(30),
                                                                  .clock = options.clock});

@@ -65,6 +65,8 @@ class ServiceUnderTest {
     std::string address;
     std::string model_dir;
     KvEventHub::Options kv_events;
+    // Nobody waits, unless a test is about that.
+    KeyGuard::Options key_guard = {.num_free = 1e9};
   };
 
   explicit ServiceUnderTest(Options options);
@@ -97,7 +99,7 @@ class ServiceUnderTest {
   const ServedModel model_ = MakeFakeModel();
   FakeEngine engine_;
   ServerMetrics metrics_;
-  AccessControl access_{&metrics_};
+  AccessControl access_;
   LiveRequestIds request_ids_;
   CallCounter calls_;
   std::atomic<ServingState> state_{ServingState::kReady};
