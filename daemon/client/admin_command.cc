@@ -17,6 +17,7 @@ namespace {
 struct AdminCommand {
   std::string socket;
   std::string level;
+  uint32_t replica = 0;
   ConnectionFlags connection = {.timeout_seconds = 10.0};
 };
 
@@ -82,9 +83,11 @@ ClientExit Flush(const AdminCommand& command) {
 }
 
 ClientExit ShowState(const AdminCommand& command) {
+  v1::DumpStateRequest request;
+  request.set_replica(command.replica);
   return AskAdmin(command,
                   &v1::AdminService::Stub::DumpState,
-                  v1::DumpStateRequest(),
+                  request,
                   [](const v1::DumpStateResponse& response) {
                     google::protobuf::util::JsonPrintOptions options;
                     options.always_print_primitive_fields = true;
@@ -120,7 +123,9 @@ void RegisterAdminCommand(CLI::App& app, int* exit_code) {
       ->required();
   add("config", "Print the configuration that it runs with; secrets are left out", &ShowConfig);
   add("flush-prefix-cache", "Forget all cached prefixes", &Flush);
-  add("state", "Print what waits and runs, as JSON; no prompts and no outputs", &ShowState);
+  add("state", "Print what waits and runs, as JSON; no prompts and no outputs", &ShowState)
+      ->add_option("--replica", command->replica, "Of the daemon's replicas, from 0")
+      ->capture_default_str();
 }
 
 }  // namespace pagoda::daemon

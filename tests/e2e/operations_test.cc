@@ -3,9 +3,11 @@
 #include <csignal>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/e2e/calls.h"
 #include "tests/e2e/test_daemon.h"
 
 namespace pagoda::e2e::operations_test {
@@ -114,6 +117,37 @@ TEST_F(Admin, OperatesARunningDaemon) {
   EXPECT_EQ(Run({"drain"}).exit_code, 0);
   EXPECT_EQ(*daemon->WaitForExit(absl::Seconds(10)), 0);
   EXPECT_NE(Run({"state"}).exit_code, 0);
+}
+
+// Each replica tells of itself, and all are flushed.
+TEST_F(Admin, OperatesReplicas) {
+  const auto daemon = Start({"--admin-socket=" + socket_, "--replicas=2", "--block-size=16"});
+  const auto cached_blocks = [this](const std::string& replica) {
+    const CommandResult state = Run({"state", "--replica=" + replica});
+    EXPECT_EQ(state.exit_code, 0) << state.err;
+    return nlohmann::json::parse(state.out)["kvPool"]["cachedBlocks"].get<int>();
+  };
+  // Prompts that have nothing in common go to whoever is less busy.
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&, i] {
+      std::vector<uint32_t> ids(64);
+      std::iota(ids.begin(), ids.end(), static_cast<uint32_t>(10 + 64 * i));
+      EXPECT_TRUE(e2e::Generate(daemon->stub(), IdsRequest(ids, 8)).status.ok());
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  const int first = cached_blocks("0"), second = cached_blocks("1");
+  EXPECT_GT(first, 0);
+  EXPECT_GT(second, 0);
+  EXPECT_EQ(*daemon->Metric("pagoda_kv_blocks{pool=\"0\",state=\"cached\"}"), first + second);
+  const CommandResult flushed = Run({"flush-prefix-cache"});
+  EXPECT_EQ(flushed.out, absl::StrCat(first + second, " blocks flushed\n"));
+  EXPECT_EQ(cached_blocks("0"), 0);
+  EXPECT_EQ(cached_blocks("1"), 0);
+  const CommandResult none = Run({"state", "--replica=2"});
+  EXPECT_EQ(none.exit_code, 3);
+  EXPECT_THAT(none.err, HasSubstr("replica: expected less than 2"));
 }
 
 TEST_F(Admin, IsNotServedElsewhere) {

@@ -188,10 +188,10 @@ def misbehave(address, stop):
         time.sleep(0.2)
 
 
-def bench(binary, address, concurrencies, stop):
+def bench(binary, address, requests, concurrencies, stop):
     while not stop.is_set():
         for flags in ([f"--concurrency={each}"] for each in concurrencies):
-            subprocess.run([binary, "bench", f"--address={address}", "--requests=150", "--warmup=0", "--input-tokens=120",
+            subprocess.run([binary, "bench", f"--address={address}", f"--requests={requests}", "--warmup=0", "--input-tokens=120",
                             "--shared-prefix-tokens=64", "--output-tokens=48", "--spread=0.5", *flags],
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -199,8 +199,8 @@ def bench(binary, address, concurrencies, stop):
 def load(binary, daemon, gpu):
     stop = threading.Event()
     clients = [threading.Thread(target=misbehave, args=(daemon.http, stop)),
-               threading.Thread(target=bench, args=(binary, daemon.grpc, (16, 80), stop)),
-               threading.Thread(target=bench, args=(binary, gpu.grpc, (1,), stop))]
+               threading.Thread(target=bench, args=(binary, daemon.grpc, 150, (16, 80), stop)),
+               threading.Thread(target=bench, args=(binary, gpu.grpc, 10, (1,), stop))]
     for client in clients:
         client.start()
     time.sleep(LOAD_SECONDS / 2)
