@@ -81,7 +81,14 @@ class FaultyCalls : public ::testing::Test {
     return Generate(daemon_->stub(), request, kRequestLimit, /*waits_for_daemon=*/false).status;
   }
 
-  void Run(const Fault& fault, int num_requests) {
+  // The number of requests that were answered.
+  int Run(const Fault& fault, int num_requests) {
+    int num_ok = 0;
+    RunInto(fault, num_requests, &num_ok);
+    return num_ok;
+  }
+
+  void RunInto(const Fault& fault, int num_requests, int* num_ok) {
     SCOPED_TRACE(NameOf(fault));
     {
       const FaultyEnvironment environment(fault);
@@ -90,13 +97,12 @@ class FaultyCalls : public ::testing::Test {
       ASSERT_TRUE(daemon.ok()) << daemon.status();
       daemon_ = *std::move(daemon);
     }
-    int num_ok = 0;
     if (AwaitServing()) {
       for (int i = 0; i < num_requests && !HasEnded(); ++i) {
         const grpc::Status status = CallOnce(i);
         ASSERT_NE(status.error_code(), StatusCode::DEADLINE_EXCEEDED) << "request " << i << "\n"
                                                                       << daemon_->Log();
-        num_ok += status.ok() ? 1 : 0;
+        *num_ok += status.ok() ? 1 : 0;
         if (i % 20 == 0) daemon_->ScrapeMetrics().status().IgnoreError();
       }
       daemon_->Signal(SIGTERM);
@@ -106,7 +112,7 @@ class FaultyCalls : public ::testing::Test {
     EXPECT_LT(*exit_code, 128) << daemon_->Log();
     std::printf("%-24s %3d of %d requests, exit code %d\n",
                 NameOf(fault).c_str(),
-                num_ok,
+                *num_ok,
                 num_requests,
                 *exit_code);
   }
@@ -125,6 +131,13 @@ TEST_F(FaultyCalls, EveryRequestEndsAndTheDaemonServesOrEnds) {
   }
 }
 
+// S14: nobody connects to anything, so it is no matter that nobody may.
+TEST_F(FaultyCalls, S14WithoutAnyConnection) {
+  constexpr int kFew = 20;
+  for (const char* role : {"serve", "worker"})
+    EXPECT_EQ(Run({role, "connect", 1, "ever"}, kFew), kFew);
+}
+
 using FaultyCallsLong = FaultyCalls;
 TEST_F(FaultyCallsLong, EachKindEarlyAndLate) {
   for (const char* role : {"serve", "worker"}) {
@@ -136,8 +149,11 @@ TEST_F(FaultyCallsLong, EachKindEarlyAndLate) {
                              "write",
                              "send",
                              "socket",
+                             "pipe",
+                             "connect",
                              "accept",
                              "epoll",
+                             "fork",
                              "thread"}) {
       for (const int first : {1, 2, 5, 10, 20, 50, 100, 1'000, 10'000, 100'000}) {
         for (const char* how : {"once", "ever"}) Run({role, kind, first, how}, kNumRequestsLong);

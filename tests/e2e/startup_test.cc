@@ -381,27 +381,5 @@ TEST_F(Startup, B108DaemonsSideBySide) {
   }
 }
 
-// What listens is what was asked for.
-TEST_F(Startup, ListensNowhereElse) {
-  auto daemon = TestDaemon::Start({.model_dir = model_.path()});
-  ASSERT_TRUE(daemon.ok()) << daemon.status();
-  const std::string pid = absl::StrCat((*daemon)->pid());
-  int num_listening = 0;
-  for (const char* table : {"tcp", "tcp6"}) {
-    std::ifstream in("/proc/" + pid + "/net/" + table);
-    std::vector<std::string> inodes;
-    for (std::string line; std::getline(in, line);) {
-      const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
-      if (fields.size() > 9 && fields[3] == "0A") inodes.push_back("socket:[" + fields[9] + "]");
-    }
-    for (const auto& entry : fs::directory_iterator("/proc/" + pid + "/fd")) {
-      std::error_code ignored;
-      const std::string target = fs::read_symlink(entry.path(), ignored).string();
-      for (const std::string& inode : inodes) num_listening += target == inode ? 1 : 0;
-    }
-  }
-  EXPECT_EQ(num_listening, 1);  // metrics; gRPC is on a Unix socket
-}
-
 }  // namespace
 }  // namespace pagoda::e2e::startup_test

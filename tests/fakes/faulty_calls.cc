@@ -21,18 +21,37 @@
 
 namespace {
 
-enum Kind { kNew, kMmap, kOpen, kRead, kReceive, kWrite, kSend, kSocket, kAccept, kEpoll, kThread };
-constexpr const char* kKinds[] = {"new",
-                                  "mmap",
-                                  "open",
-                                  "read",
-                                  "receive",
-                                  "write",
-                                  "send",
-                                  "socket",
-                                  "accept",
-                                  "epoll",
-                                  "thread"};
+enum Kind {
+  kNew,
+  kMmap,
+  kOpen,
+  kRead,
+  kReceive,
+  kWrite,
+  kSend,
+  kSocket,
+  kPipe,
+  kConnect,
+  kAccept,
+  kEpoll,
+  kFork,
+  kThread,
+  kNumKinds
+};
+constexpr const char* kKinds[kNumKinds] = {"new",
+                                           "mmap",
+                                           "open",
+                                           "read",
+                                           "receive",
+                                           "write",
+                                           "send",
+                                           "socket",
+                                           "pipe",
+                                           "connect",
+                                           "accept",
+                                           "epoll",
+                                           "fork",
+                                           "thread"};
 
 int faulty_kind = -1;
 long first_faulty = 0;
@@ -59,7 +78,7 @@ __attribute__((constructor)) void Configure() {
   if (!IsThisProcess(role)) return;
   first_faulty = first;
   for_ever = std::strcmp(how, "ever") == 0;
-  for (int i = 0; i <= kThread; ++i) {
+  for (int i = 0; i < kNumKinds; ++i) {
     if (std::strcmp(kind, kKinds[i]) == 0) faulty_kind = i;
   }
 }
@@ -152,6 +171,20 @@ ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 int socket(int domain, int type, int protocol) noexcept {
   PAGODA_FAULTY(kSocket, EMFILE, -1, socket, domain, type, protocol);
 }
+int pipe2(int* fds, int flags) noexcept { PAGODA_FAULTY(kPipe, EMFILE, -1, pipe2, fds, flags); }
+int socketpair(int domain, int type, int protocol, int* fds) noexcept {
+  PAGODA_FAULTY(kPipe, EMFILE, -1, socketpair, domain, type, protocol, fds);
+}
+int eventfd(unsigned initial, int flags) noexcept {
+  PAGODA_FAULTY(kPipe, EMFILE, -1, eventfd, initial, flags);
+}
+int memfd_create(const char* name, unsigned flags) noexcept {
+  PAGODA_FAULTY(kPipe, EMFILE, -1, memfd_create, name, flags);
+}
+int connect(int fd, const sockaddr* address, socklen_t size) {
+  PAGODA_FAULTY(kConnect, EACCES, -1, connect, fd, address, size);
+}
+pid_t _Fork() noexcept { PAGODA_FAULTY(kFork, EAGAIN, -1, _Fork, ); }
 int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
   PAGODA_FAULTY(kAccept, EMFILE, -1, accept4, fd, address, size, flags);
 }

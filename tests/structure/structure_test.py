@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Keeps the tree's promises: the arrows between rooms, no source outside a CMake list, small files.
+"""Keeps the tree's promises: the arrows between rooms, no source outside a CMake list, small files, a suite for each class of faults.
 
-usage: structure_test.py layering|orphans|size ROOT
+usage: structure_test.py layering|orphans|size|security ROOT
 """
 import pathlib
 import re
@@ -102,9 +102,30 @@ def size(root):
     return errors
 
 
+def security(root):
+    tests = set()
+    for path in sources(root, ["tests"], {".cc"}):
+        tests.update(".".join(pair) for pair in re.findall(r"^TEST(?:_F|_P)?\((\w+),\s*(\w+)\)", path.read_text(), re.M))
+    fuzzers = {path.stem for path in (root / "tests/fuzz").rglob("*_fuzz.cc")}
+    errors, classes = [], {}
+    for line in (root / "tests/structure/security_classes.txt").read_text().splitlines():
+        if line.startswith("#") or not line.strip():
+            continue
+        if line.startswith("S"):
+            head, line = line.split(":", 1)
+            classes[head.split()[0]] = []
+        classes[head.split()[0]] += line.split()
+    for number in range(1, 21):
+        if not classes.get(f"S{number}"):
+            errors.append(f"S{number} has no suite")
+    for name, suites in classes.items():
+        errors += [f"{name}: {suite} does not exist" for suite in suites if suite not in tests | fuzzers]
+    return errors
+
+
 def main():
     check, root = sys.argv[1], pathlib.Path(sys.argv[2])
-    errors = {"layering": layering, "orphans": orphans, "size": size}[check](root)
+    errors = {"layering": layering, "orphans": orphans, "size": size, "security": security}[check](root)
     print("\n".join(errors) if errors else f"{check}: clean")
     return 1 if errors else 0
 

@@ -1,5 +1,14 @@
 #include "daemon/server/api_keys.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <utility>
+#include <vector>
+#include <x86intrin.h>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -82,6 +91,74 @@ TEST(ApiKeysTest, ErrorsNameTheLineButNotTheKey) {
     EXPECT_THAT(std::string(keys.status().message()), Not(HasSubstr("secret")));
   }
   for (const char* text : {"", "\n \n", "# nothing\n"}) EXPECT_FALSE(ApiKeys::Parse(text).ok());
+}
+
+// ---- S4: how long a key takes to be refused says nothing of those that there are
+
+constexpr size_t kKeyBytes = 64;
+using Shown = std::array<char, kKeyBytes>;
+
+// Whether `compare` takes longer for one of two keys than for the other, in standard deviations
+// (Mann and Whitney): the order is drawn, so that whatever else goes on hits both alike, and both
+// are shown at one place.
+template <typename Compare>
+double TimingEffect(const Shown& one, const Shown& other, int num_tries, Compare compare) {
+  std::mt19937 random(1);
+  std::vector<std::pair<uint64_t, bool>> times;
+  times.reserve(static_cast<size_t>(num_tries));
+  Shown shown;
+  for (int i = 0; i < num_tries; ++i) {
+    const bool is_other = random() % 2 == 1;
+    shown = is_other ? other : one;
+    _mm_lfence();
+    const uint64_t start = __rdtsc();
+    compare(shown);
+    _mm_lfence();
+    times.emplace_back(__rdtsc() - start, is_other);
+  }
+  std::sort(times.begin(), times.end());
+  double rank_sum = 0, num_other = 0, num_tied = 0;
+  for (size_t begin = 0, end = 0; begin < times.size(); begin = end) {
+    while (end < times.size() && times[end].first == times[begin].first) ++end;
+    const double count = static_cast<double>(end - begin);
+    num_tied += count * count * count - count;
+    for (size_t i = begin; i < end; ++i) {
+      if (!times[i].second) continue;
+      rank_sum += static_cast<double>(begin + end + 1) / 2;
+      num_other += 1;
+    }
+  }
+  const double n = num_tries, num_one = n - num_other;
+  const double variance = num_one * num_other / 12 * (n + 1 - num_tied / (n * (n - 1)));
+  return (rank_sum - num_other * (n + 1) / 2) / std::sqrt(variance);
+}
+
+TEST(ApiKeysTest, S4RefusingTakesAsLongWhateverAKeyBeginsWith) {
+  const int num_tries = std::getenv("PAGODA_QUICK_TESTS") == nullptr ? 1'000'000 : 200'000;
+  constexpr double kCertain = 6;  // of a thousand million runs one
+  Shown right, nearly, different;
+  right.fill('k');
+  nearly = right;
+  nearly.back() = 'x';
+  different.fill('x');
+  const auto keys = ApiKeys::Parse(std::string(right.data(), right.size()));
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  int num_found = 0;
+  const auto find = [&](const Shown& shown) {
+    char header[7 + kKeyBytes] = {'B', 'e', 'a', 'r', 'e', 'r', ' '};
+    std::copy(shown.begin(), shown.end(), header + 7);
+    num_found += keys->Find(absl::string_view(header, sizeof(header))) != nullptr ? 1 : 0;
+  };
+  EXPECT_LT(std::abs(TimingEffect(nearly, different, num_tries, find)), kCertain);
+  EXPECT_EQ(num_found, 0);
+  // Comparing from the beginning to the first difference would show.
+  const volatile char* const stored = right.data();
+  const auto compare = [&](const Shown& shown) {
+    size_t i = 0;
+    while (i < kKeyBytes && shown[i] == stored[i]) ++i;
+    num_found += i == kKeyBytes ? 1 : 0;
+  };
+  EXPECT_GT(std::abs(TimingEffect(nearly, different, num_tries, compare)), 10 * kCertain);
 }
 
 }  // namespace
