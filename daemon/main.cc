@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string_view>
 #include <system_error>
 
@@ -67,6 +68,9 @@ int Run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return pagoda::daemon::Run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("pagoda: error: out of memory: an allocation failed\n", stderr);
+    return pagoda::daemon::kExitHostMemory;
   } catch (const std::system_error& e) {
     // A thread that could not be started, above all.
     std::fprintf(stderr, "pagoda: the system gave no thread or other resource: %s\n", e.what());

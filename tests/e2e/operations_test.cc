@@ -1,6 +1,7 @@
 // What an operator does to a daemon: keys, reloads, the admin service.
 
 #include <csignal>
+#include <fcntl.h>
 #include <fstream>
 #include <memory>
 #include <numeric>
@@ -13,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/e2e/calls.h"
@@ -173,6 +175,37 @@ TEST_F(Admin, ATakenSocketIsRefused) {
   EXPECT_EQ(second.exit_code, 6);
   EXPECT_THAT(second.err, HasSubstr("--admin-socket"));
   EXPECT_EQ(Run({"state"}).exit_code, 0);
+}
+
+// B111: whoever should read the log and does not stalls nobody.
+TEST(Logs, B111ReaderThatStandsStillStallsNobody) {
+  const std::string pipe = PathOf("log-pipe"), socket = PathOf("log.sock");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int fd = open(pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  const std::string full(4096, '.');
+  while (write(fd, full.data(), full.size()) > 0) {
+  }
+  std::vector<std::string> arguments = {"serve",
+                                        DefaultModelDir(),
+                                        "--grpc-address=unix:" + socket,
+                                        "--metrics-address=none",
+                                        "--http-address=none",
+                                        "--log-level=debug"};
+  arguments.insert(arguments.end(), kSim.begin(), kSim.end());
+  const PagodaProcess daemon(arguments, pipe);
+  const auto stub = v1::InferenceService::NewStub(
+      grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials()));
+  EXPECT_TRUE(e2e::Generate(*stub, TextRequest("a", 2)).status.ok());
+  v1::GenerateRequest bad = TextRequest("\x1b[2J\r\n", 2);
+  bad.mutable_sampling()->set_temperature(-1);
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(e2e::Generate(*stub, bad).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  EXPECT_TRUE(e2e::Generate(*stub, TextRequest("a", 2)).status.ok());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+  close(fd);
 }
 
 // What clients send is nobody's to read in the log, whatever becomes of it.

@@ -1,6 +1,7 @@
 // Preloaded into pagoda (LD_PRELOAD): makes calls fail as PAGODA_FAULTY_CALLS says, such as
 // "serve new 1000 once": in a process whose first argument is that word, the thousandth call of the
-// kind fails, or ("ever") that and all after it. Kinds: see kKinds.
+// kind fails, or ("ever") that and all after it, counted from main on: what libraries do before it
+// nobody can catch. Kinds: see kKinds.
 
 #include <atomic>
 #include <cerrno>
@@ -56,7 +57,15 @@ constexpr const char* kKinds[kNumKinds] = {"new",
 int faulty_kind = -1;
 long first_faulty = 0;
 bool for_ever = false;
+std::atomic<bool> is_in_main{false};
 std::atomic<long> num_calls{0};
+
+using MainFunction = int(int, char**, char**);
+MainFunction* real_main = nullptr;
+int MarkedMain(int argc, char** argv, char** environment) {
+  is_in_main = true;
+  return real_main(argc, argv, environment);
+}
 
 bool IsThisProcess(const char* role) {
   char arguments[4096] = {};
@@ -84,7 +93,7 @@ __attribute__((constructor)) void Configure() {
 }
 
 bool Fails(Kind kind) {
-  if (kind != faulty_kind) return false;
+  if (kind != faulty_kind || !is_in_main.load(std::memory_order_relaxed)) return false;
   const long call = num_calls.fetch_add(1, std::memory_order_relaxed) + 1;
   return call == first_faulty || (for_ever && call > first_faulty);
 }
@@ -126,6 +135,18 @@ void* operator new(std::size_t size, std::align_val_t alignment) {
 }
 
 extern "C" {
+
+int __libc_start_main(MainFunction* main,
+                      int argc,
+                      char** argv,
+                      void (*init)(),
+                      void (*fini)(),
+                      void (*end_of_loader)(),
+                      void* stack_end) {
+  real_main = main;
+  return Next<decltype(__libc_start_main)>("__libc_start_main")(
+      &MarkedMain, argc, argv, init, fini, end_of_loader, stack_end);
+}
 
 void* mmap(void* address, size_t size, int protection, int flags, int fd, off_t offset) noexcept {
   PAGODA_FAULTY(kMmap, ENOMEM, MAP_FAILED, mmap, address, size, protection, flags, fd, offset);
