@@ -127,7 +127,7 @@ bool Engine::Impl::Adopt(std::unique_ptr<LiveRequest>* request) {
   return is_taken;
 }
 
-void Engine::Impl::Stop(absl::Status why) {
+void Engine::Impl::Stop(const absl::Status& why) {
   {
     MutexLock lock(&stop_mutex_);
     if (!stop_.has_value()) stop_ = why.ok() ? StoppedError(why) : why;
@@ -173,7 +173,7 @@ bool Engine::FlushPrefixCache(std::function<void(uint64_t)> done) {
 bool Engine::DumpState(std::function<void(EngineState)> done) {
   return impl_->DumpState(std::move(done));
 }
-void Engine::Stop(absl::Status why) { impl_->Stop(std::move(why)); }
+void Engine::Stop(absl::Status why) { impl_->Stop(why); }
 int32_t Engine::num_live_requests() const { return impl_->num_live_requests(); }
 bool Engine::has_workers() const { return impl_->has_workers(); }
 

@@ -39,7 +39,7 @@ class Engine::Impl {
   void Cancel(RequestKey key) { intake_.Cancel(key, options_.clock->NowNs()); }
   absl::Status Run();
   void Drain() { intake_.Close(DrainingError()); }
-  void Stop(absl::Status why);
+  void Stop(const absl::Status& why);
   void WatchBlocks(uint64_t watch);
   bool FlushPrefixCache(std::function<void(uint64_t)> done);
   bool DumpState(std::function<void(EngineState)> done);

@@ -452,7 +452,8 @@ absl::optional<WorkerError> WorkerGroup::OtherWords(const Rank& rank, int* other
 }
 
 absl::Status WorkerGroup::Failed(Rank& rank, const WorkerError& words) {
-  const WorkerError error = words;
+  // The words may be those of response_, which changes below.
+  const WorkerError error = words;  // NOLINT(performance-unnecessary-copy-initialization)
   const auto code = static_cast<absl::StatusCode>(error.code());
   const absl::Status own(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
                          error.message());

@@ -2,8 +2,8 @@
 # Installs what is missing, builds and runs the tests.
 #   tests/run.sh          every test but the long ones once: engine and parsers under ASan + UBSan, the rest in the release
 #                         build; where nvcc is found, pagoda_cuda.so is compiled too
-#   tests/run.sh --all    all tests in both builds, and the long ones (all of `long`, TSan, clang -Wthread-safety, fuzzers, and
-#                         from PyPI buf lint and a grpcio client); fails on any skip
+#   tests/run.sh --all    all tests in both builds, and the long ones (all of `long`, TSan, clang -Wthread-safety, clang-tidy,
+#                         fuzzers, and from PyPI buf lint and a grpcio client); fails on any skip
 # PAGODA_CONFORMANCE_DIR names the reference data (default: ../shared/conformance); tests that need it skip where it is absent.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -88,6 +88,8 @@ if $all; then
   run_tests tsan -L 'unit' -LE 'long' -E 'MillionSteps'
   step "clang: -Wthread-safety -Werror"
   build clang
+  step "clang-tidy: what differs from main"
+  tests/clang_tidy.sh
   step "fuzz: build"
   build fuzz fuzzers
   step "fuzz: each target for ${PAGODA_FUZZ_SECONDS:-30} s"

@@ -25,10 +25,10 @@ namespace http = boost::beast::http;
 constexpr absl::Duration kLingerTime = absl::Seconds(2);
 constexpr absl::Duration kHandshakeTime = absl::Seconds(10);
 // Answers that wait before no further request is read: clients may pipeline and not read.
-constexpr size_t kMostWaitingBytes = 256 * 1024;
-constexpr size_t kDiscardBytes = 16 * 1024;
+constexpr size_t kMostWaitingBytes = size_t{256} << 10;
+constexpr size_t kDiscardBytes = size_t{16} << 10;
 // The slowest body that is waited for.
-constexpr int64_t kLeastBodyBytesPerSecond = 64 * 1024;
+constexpr int64_t kLeastBodyBytesPerSecond = int64_t{64} << 10;
 
 absl::string_view ToView(boost::beast::string_view text) { return {text.data(), text.size()}; }
 

@@ -30,7 +30,7 @@ struct HttpConnectionOptions {
   // Exact origins, or "*".
   std::vector<std::string> allowed_origins;
   size_t max_body_bytes = size_t{64} << 20;
-  size_t max_header_bytes = 32 * 1024;
+  size_t max_header_bytes = size_t{32} << 10;
   // Of the bodies of all connections that are being read.
   ByteBudget* body_budget = nullptr;
   // Open connections, but for those that are turned away.

@@ -34,7 +34,7 @@ class Weights {
 
  private:
   size_t IndexOf(WeightRole role, int32_t layer) const {
-    return static_cast<size_t>((layer + 1) * kNumWeightRoles + static_cast<int>(role));
+    return static_cast<size_t>(layer + 1) * kNumWeightRoles + static_cast<size_t>(role);
   }
 
   std::vector<WeightPlan> plans_;

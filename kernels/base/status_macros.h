@@ -20,7 +20,9 @@
 // Assigns the value of a StatusOr expression to `lhs`, or returns its status.
 #define PAGODA_ASSIGN_OR_RETURN(lhs, expr) \
   PAGODA_ASSIGN_OR_RETURN_INNER(PAGODA_MACRO_CONCAT(pagoda_statusor_, __LINE__), lhs, expr)
+// NOLINTBEGIN(bugprone-macro-parentheses): what is declared or assigned to has none.
 #define PAGODA_ASSIGN_OR_RETURN_INNER(var, lhs, expr) \
   auto var = (expr);                                  \
   if (!var.ok()) return std::move(var).status();      \
   lhs = std::move(var).value()
+// NOLINTEND(bugprone-macro-parentheses)
