@@ -452,8 +452,7 @@ absl::optional<WorkerError> WorkerGroup::OtherWords(const Rank& rank, int* other
 }
 
 absl::Status WorkerGroup::Failed(Rank& rank, const WorkerError& words) {
-  // The words may be those of response_, which changes below.
-  const WorkerError error = words;  // NOLINT(performance-unnecessary-copy-initialization)
+  const WorkerError error = words;  // NOLINT: may be response_'s, which changes below
   const auto code = static_cast<absl::StatusCode>(error.code());
   const absl::Status own(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
                          error.message());
