@@ -34,8 +34,9 @@ for path in ./usr/bin/pagoda ./usr/lib/systemd/system/pagoda.service ./usr/lib/s
 done
 grep -E '\.(a|h|cc|o)$|/usr/include|/local/' <<<"$contents" && fail "the package has files of a build"
 [ "$(dpkg-deb --field "$package" Package)" = pagoda ] || fail "its name"
-dpkg-deb --field "$package" Depends | grep -q 'libgrpc++1' || fail "it does not depend on gRPC: $(dpkg-deb --field "$package" Depends)"
-dpkg-deb --info "$package" | grep -q conffiles || fail "its settings are no conffile"
+dpkg-deb --field "$package" Depends | grep 'libgrpc++1' >/dev/null || fail "it does not depend on gRPC: $(dpkg-deb --field "$package" Depends)"
+# Not -q, which ends before the tool has written all.
+dpkg-deb --info "$package" | grep conffiles >/dev/null || fail "its settings are no conffile"
 echo "ok: $(basename "$package"): $(wc -l <<<"$contents") entries, $(stat -c %s "$package") bytes"
 
 unit=$(mktemp -d)
