@@ -9,8 +9,9 @@
 namespace pagoda::engine {
 namespace {
 
-// Waiting sequences looked at in a step. Beyond the first few the step's budget or the slots are
-// gone anyway; the bound keeps a step's cost independent of the queue's length.
+// Waiting sequences looked at in a step: the head of the queue and the shortest. Beyond the first
+// few the step's budget or the slots are gone anyway; the bound keeps a step's cost independent of
+// the queue's length.
 constexpr size_t kMaxWaitingCandidates = 32;
 
 // What comes after its last token depends on results that are on their way: those of drafts, the
@@ -190,8 +191,8 @@ void Scheduler::AdmitOldest(ScheduledStep* step) {
 
 void Scheduler::CollectCandidates() {
   if (!free_slots_.empty() && running_.size() < max_running_ && NumBlocksForAdmission() > 0) {
-    waiting_.FindFirst(kMaxWaitingCandidates, &first_waiting_);
-    for (Sequence* sequence : first_waiting_)
+    waiting_.FindCandidates(kMaxWaitingCandidates, &waiting_candidates_);
+    for (Sequence* sequence : waiting_candidates_)
       candidates_.push_back({.sequence = sequence, .num_remaining = NumRemainingTokens(*sequence)});
   }
   const Candidate& leader = candidates_.front();

@@ -156,7 +156,7 @@ class Scheduler {
   // ---- Of the step being planned; members to keep their memory.
   int32_t budget_ = 0;
   std::vector<Candidate> candidates_;
-  std::vector<Sequence*> first_waiting_;
+  std::vector<Sequence*> waiting_candidates_;
 };
 
 }  // namespace pagoda::engine

@@ -111,6 +111,7 @@ struct Sequence {
   // ---- Scheduler, rarely
   ServiceOrder order;
   uint32_t num_pending_free_blocks = 0;
+  int32_t num_waiting_tokens = 0;    // that it had when it began to wait; constant while it does
   uint32_t num_blocks_to_admit = 0;  // what admission lacked when it last failed; 0: not tried
   int32_t num_preemptions = 0;
   std::vector<BlockHash>

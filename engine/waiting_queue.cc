@@ -50,13 +50,17 @@ void WaitingQueue::Insert(Sequence* sequence) {
     Lift(tenant);
     backlogged_.push_back(tenant);
   }
+  // What it computed is lost, and what is on its way will be known when it runs again.
+  sequence->num_waiting_tokens = sequence->num_known_tokens + sequence->num_samples_in_flight;
   tenant->waiting.insert(sequence);
+  tenant->by_length.insert(sequence);
   ++size_;
 }
 
 void WaitingQueue::Erase(Sequence* sequence) {
   TenantQueue* const tenant = sequence->tenant;
   if (tenant->waiting.erase(sequence) == 0) return;
+  tenant->by_length.erase(sequence);
   --size_;
   if (!tenant->waiting.empty()) return;
   backlogged_.erase(std::find(backlogged_.begin(), backlogged_.end(), tenant));
@@ -95,13 +99,19 @@ void WaitingQueue::DescribeTenants(std::vector<EngineState::Tenant>* out) const 
   std::sort(out->begin(), out->end(), [](const auto& a, const auto& b) { return a.name < b.name; });
 }
 
-void WaitingQueue::FindFirst(size_t most, std::vector<Sequence*>* out) {
+void WaitingQueue::FindCandidates(size_t most, std::vector<Sequence*>* out) {
   out->clear();
   cursors_.clear();
+  Sequence* const head = Head();
+  if (head != nullptr) out->push_back(head);
+  const auto cost = [](const Sequence& sequence) {
+    return sequence.num_waiting_tokens * sequence.tenant->cost_of_token;
+  };
   for (const TenantQueue* tenant : backlogged_) {
+    const bool has_head = head != nullptr && head->tenant == tenant;
     cursors_.push_back({.tenant = tenant,
-                        .next = tenant->waiting.begin(),
-                        .virtual_tokens = tenant->virtual_tokens});
+                        .next = tenant->by_length.begin(),
+                        .virtual_tokens = tenant->virtual_tokens + (has_head ? cost(*head) : 0.0)});
   }
   while (out->size() < most && !cursors_.empty()) {
     const auto cursor =
@@ -110,9 +120,11 @@ void WaitingQueue::FindFirst(size_t most, std::vector<Sequence*>* out) {
           return (*a.next)->order < (*b.next)->order;
         });
     Sequence* const sequence = *cursor->next;
-    out->push_back(sequence);
-    cursor->virtual_tokens += NumRemainingTokens(*sequence) * cursor->tenant->cost_of_token;
-    if (++cursor->next == cursor->tenant->waiting.end()) cursors_.erase(cursor);
+    if (sequence != head) {
+      out->push_back(sequence);
+      cursor->virtual_tokens += cost(*sequence);
+    }
+    if (++cursor->next == cursor->tenant->by_length.end()) cursors_.erase(cursor);
   }
 }
 

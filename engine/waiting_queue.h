@@ -17,9 +17,20 @@ struct OrderLess {
   bool operator()(const Sequence* a, const Sequence* b) const { return a->order < b->order; }
 };
 
+// Shortest first within a priority.
+struct ShorterLess {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    if (a->order.priority != b->order.priority) return a->order.priority < b->order.priority;
+    if (a->num_waiting_tokens != b->num_waiting_tokens)
+      return a->num_waiting_tokens < b->num_waiting_tokens;
+    return a->order < b->order;
+  }
+};
+
 // What waits of one tenant, and what it has been given.
 struct TenantQueue {
   absl::btree_set<Sequence*, OrderLess> waiting;
+  absl::btree_set<Sequence*, ShorterLess> by_length;  // the same
   // Tokens computed for it, each over its weight. Only differences between tenants mean anything.
   double virtual_tokens = 0.0;
   double cost_of_token = 1.0;  // 1 / weight
@@ -52,8 +63,9 @@ class WaitingQueue {
   Sequence* Head() const;
   // First in service order; null: none.
   Sequence* Oldest() const;
-  // The first `most` in the order in which they would go if each got all its tokens.
-  void FindFirst(size_t most, std::vector<Sequence*>* out);
+  // `most` that may want a place in a step, however many wait: the head, then shortest first within
+  // a tenant, in the order in which tenants would go if each sequence got all its tokens.
+  void FindCandidates(size_t most, std::vector<Sequence*>* out);
   // All that ever came, by name.
   void DescribeTenants(std::vector<EngineState::Tenant>* out) const;
   // In no order that means anything.
@@ -75,10 +87,10 @@ class WaitingQueue {
   std::vector<TenantQueue*> backlogged_;  // those of which somebody waits
   size_t size_ = 0;
 
-  // FindFirst's; a member to keep its memory.
+  // FindCandidates's; a member to keep its memory.
   struct Cursor {
     const TenantQueue* tenant;
-    absl::btree_set<Sequence*, OrderLess>::const_iterator next;
+    absl::btree_set<Sequence*, ShorterLess>::const_iterator next;
     double virtual_tokens;
   };
   std::vector<Cursor> cursors_;

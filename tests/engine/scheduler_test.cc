@@ -199,6 +199,41 @@ TEST_F(SchedulerTest, APassedPromptComesFirstOnceTheOneBeforeItIsDone) {
   EXPECT_LE(num_steps, 32 / 4 + 40 / 4 + 1);
 }
 
+// However deep the queue is: within the next step, while the long ones end in bounded time.
+TEST_F(SchedulerTest, AShortPromptPassesAnyNumberOfLongOnes) {
+  SchedulerOptions options = kSmall;
+  options.max_num_seqs = 16;
+  Start(options, 4096);
+  constexpr int kNumLong = 300;
+  std::vector<Sequence*> long_ones;
+  for (int i = 0; i < kNumLong; ++i) long_ones.push_back(Add(32, 1));
+  int num_steps = 0;
+  for (; long_ones.back()->output.empty(); ++num_steps) {
+    ASSERT_LT(num_steps, kNumLong * 32);
+    Sequence* const short_one = Add(2, 1);
+    PlanAndRetire();
+    ASSERT_EQ(short_one->output.size(), 1u) << num_steps;
+  }
+  // Two of eight tokens a step went to short ones; the rest to long ones.
+  EXPECT_LE(num_steps, kNumLong * 32 / 6 + 2);
+}
+
+TEST_F(SchedulerTest, LongPromptsOfADeepQueueEndInServiceOrderBesideAFloodOfShortOnes) {
+  SchedulerOptions options = kSmall;
+  options.max_num_seqs = 16;
+  Start(options, 4096);
+  std::vector<Sequence*> long_ones;
+  for (int i = 0; i < 40; ++i) long_ones.push_back(Add(32, 1));
+  size_t num_done = 0;
+  for (int step = 1; num_done < long_ones.size(); ++step) {
+    for (int i = 0; i < 4; ++i) Add(3, 1);
+    PlanAndRetire();
+    while (num_done < long_ones.size() && !long_ones[num_done]->output.empty()) ++num_done;
+    // Half of every step is the first one's.
+    ASSERT_GE(static_cast<int>(num_done), step * 4 / 32 - 1) << step;
+  }
+}
+
 TEST_F(SchedulerTest, NobodyTakesTheBlocksOrTheSlotThatTheHeadOfTheQueueNeeds) {
   Start(kSmall, 12);
   Sequence* const running = Add(16, 100);

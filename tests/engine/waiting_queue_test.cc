@@ -15,20 +15,23 @@ using ::testing::IsEmpty;
 
 class WaitingQueueTest : public ::testing::Test {
  protected:
-  Sequence* Add(const std::string& tenant, int32_t num_tokens = 10, double weight = 1.0) {
+  Sequence* Add(const std::string& tenant,
+                int32_t num_tokens = 10,
+                double weight = 1.0,
+                int32_t priority = 0) {
     Request request;
     request.key = RequestKey(live_.size() + 1);
     request.prompt.assign(num_tokens, 1);
     request.tenant = {.name = tenant, .weight = weight};
     live_.push_back(std::make_unique<LiveRequest>(std::move(request), 1000, nullptr));
     Sequence* const sequence = &live_.back()->sequences[0];
-    sequence->order = {.arrival = live_.size()};
+    sequence->order = {.priority = priority, .arrival = live_.size()};
     queue_.Insert(sequence);
     return sequence;
   }
   std::vector<Sequence*> First(size_t most) {
     std::vector<Sequence*> first;
-    queue_.FindFirst(most, &first);
+    queue_.FindCandidates(most, &first);
     return first;
   }
 
@@ -77,6 +80,45 @@ TEST_F(WaitingQueueTest, TheFirstComeInTurnsByWeight) {
   Sequence* const b2 = Add("b", 10, 2.0);
   Sequence* const b3 = Add("b", 10, 2.0);
   EXPECT_THAT(First(6), ElementsAre(a1, b1, b2, a2, b3, a3));
+}
+
+TEST_F(WaitingQueueTest, ShortOnesAreFoundHoweverManyWait) {
+  Sequence* const head = Add("", 100);
+  Sequence* const second = Add("", 100);
+  for (int i = 0; i < 1000; ++i) Add("", 100);
+  Sequence* const short_one = Add("", 20);
+  Sequence* const shorter = Add("", 10);
+  Sequence* const later = Add("", 10);
+  EXPECT_THAT(First(5), ElementsAre(head, shorter, later, short_one, second));
+  // The head is one of them once.
+  queue_.Erase(shorter);
+  queue_.Erase(later);
+  queue_.Erase(head);
+  queue_.Erase(second);
+  EXPECT_THAT(First(2), ElementsAre(queue_.Head(), short_one));
+  while (queue_.Head() != short_one) queue_.Erase(queue_.Head());
+  EXPECT_THAT(First(2), ElementsAre(short_one));
+}
+
+TEST_F(WaitingQueueTest, PriorityGoesBeforeLength) {
+  Sequence* const head = Add("", 100, 1.0, -2);
+  Sequence* const last = Add("", 10, 1.0, 1);
+  Sequence* const important = Add("", 50, 1.0, -1);
+  Sequence* const ordinary = Add("", 20);
+  EXPECT_THAT(First(9), ElementsAre(head, important, ordinary, last));
+}
+
+// What a preempted sequence gets back while it waits does not move it.
+TEST_F(WaitingQueueTest, TokensThatComeWhileItWaitsChangeNoPlace) {
+  Sequence* const head = Add("", 100);
+  Sequence* const a = Add("", 20);
+  Sequence* const b = Add("", 21);
+  a->num_known_tokens += 5;
+  EXPECT_THAT(First(9), ElementsAre(head, a, b));
+  queue_.Erase(a);
+  EXPECT_THAT(First(9), ElementsAre(head, b));
+  queue_.Insert(a);
+  EXPECT_THAT(First(9), ElementsAre(head, b, a));
 }
 
 TEST_F(WaitingQueueTest, NobodySavesUpWhileAbsent) {
