@@ -17,6 +17,7 @@ enum ExitCode : int {
   kExitOldDevice = 10,   // the GPU is of a kind that has no kernels
   kExitNoMemory = 11,    // the model and its caches do not fit in the device's memory
   kExitHostMemory = 12,  // an allocation of the daemon failed
+  kExitCutOff = 13,      // stopped as asked, while requests ran: they were cut off
 };
 
 }  // namespace pagoda::daemon

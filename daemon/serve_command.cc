@@ -39,7 +39,8 @@ constexpr char kFooter[] =
     "before the environment, the environment before the file, the file before the default.\n"
     "Exit codes: 2 bad flag or configuration, 3 bad model, 4 no device, 5 worker or device lost,\n"
     "6 address in use, 7 no pagoda_cuda.so, 8 no NVIDIA driver, 9 driver too old, 10 GPU too old,\n"
-    "11 too little memory for the model, 12 the daemon is out of memory.";
+    "11 too little memory for the model, 12 the daemon is out of memory, 13 stopped as asked, but\n"
+    "requests that outlasted --drain-timeout, or met a second SIGTERM, were cut off.";
 
 // What the command line said.
 struct ServeArguments {

@@ -176,5 +176,6 @@ bool Engine::DumpState(std::function<void(EngineState)> done) {
 void Engine::Stop(absl::Status why) { impl_->Stop(why); }
 int32_t Engine::num_live_requests() const { return impl_->num_live_requests(); }
 bool Engine::has_workers() const { return impl_->has_workers(); }
+int64_t Engine::late_at_ns() const { return impl_->late_at_ns(); }
 
 }  // namespace pagoda::engine

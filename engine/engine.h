@@ -84,6 +84,8 @@ class Engine {
   int32_t num_live_requests() const;
   // There are workers that take steps of everybody.
   bool has_workers() const;
+  // When the oldest step will be so late that its workers may be stuck (StepPipe::late_at_ns).
+  int64_t late_at_ns() const;
 
  private:
   class Impl;

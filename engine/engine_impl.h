@@ -45,6 +45,7 @@ class Engine::Impl {
   bool DumpState(std::function<void(EngineState)> done);
   int32_t num_live_requests() const { return num_live_.load(std::memory_order_relaxed); }
   bool has_workers() const { return has_workers_.load(std::memory_order_relaxed); }
+  int64_t late_at_ns() const { return late_at_ns_.load(std::memory_order_relaxed); }
 
  private:
   absl::Status CheckFits(const Request& request) const;
@@ -87,6 +88,7 @@ class Engine::Impl {
   Intake intake_;
   std::atomic<int32_t> num_live_{0};
   std::atomic<bool> has_workers_;
+  std::atomic<int64_t> late_at_ns_{INT64_MAX};
   std::atomic<uint64_t> wanted_watch_{0};
   mutable Mutex stop_mutex_;
   absl::optional<absl::Status> stop_ ABSL_GUARDED_BY(stop_mutex_);

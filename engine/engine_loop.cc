@@ -57,6 +57,7 @@ absl::Status Engine::Impl::Run() {
     if (!is_ready) GiveAway();
     // Whoever comes during a search would wait for its end.
     has_workers_.store(is_ready && !recovery_.is_searching(), std::memory_order_relaxed);
+    late_at_ns_.store(options_.pipe->late_at_ns(), std::memory_order_relaxed);
     SetGauges(scheduler_, pool_, options_.metrics);
     Deliver();
     DeliverBlocks();

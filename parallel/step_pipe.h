@@ -61,6 +61,9 @@ class StepPipe {
   virtual void Restart(int64_t not_before_ns) = 0;
   // Steps may be submitted.
   virtual bool is_ready() const = 0;
+  // From when on the workers look stuck unless news comes: the oldest step in flight is late then,
+  // though it is not given up yet, or a worker was seen stopped at the last Poll. INT64_MAX: never.
+  virtual int64_t late_at_ns() const = 0;
 };
 
 }  // namespace pagoda::parallel

@@ -49,7 +49,14 @@ int64_t StepWatch::P99Ns(const Size& size) {
 
 int64_t StepWatch::LimitNs(int64_t num_tokens) const {
   if (max_limit_ns_ == 0) return kNoLimit;
-  if (num_patient_steps_ > 0) return max_limit_ns_;
+  return num_patient_steps_ > 0 ? max_limit_ns_ : LearnedLimitNs(num_tokens);
+}
+
+int64_t StepWatch::LateNs(int64_t num_tokens) const {
+  return max_limit_ns_ == 0 ? kNoLimit : LearnedLimitNs(num_tokens) / 4 * 3;
+}
+
+int64_t StepWatch::LearnedLimitNs(int64_t num_tokens) const {
   const int index = SizeIndex(num_tokens, kNumSizes);
   const auto is_known = [this](int i) { return sizes_[i].num_steps >= kMinSteps; };
   int known = index;

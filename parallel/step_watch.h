@@ -28,6 +28,8 @@ class StepWatch {
   void NoteGivenUp() { num_patient_steps_ = kNumPatientSteps; }
   // INT64_MAX: none.
   int64_t LimitNs(int64_t num_tokens) const;
+  // From when on a step looks stuck, by what was learned: before it is given up. INT64_MAX: never.
+  int64_t LateNs(int64_t num_tokens) const;
 
  private:
   // Steps of a size from which its times are believed.
@@ -43,6 +45,7 @@ class StepWatch {
     uint32_t num_steps = 0;
     std::array<uint32_t, kNumDurations> num_by_duration{};
   };
+  int64_t LearnedLimitNs(int64_t num_tokens) const;
   // Upper edge of the duration that 99 of 100 steps did not exceed.
   static int64_t P99Ns(const Size& size);
 

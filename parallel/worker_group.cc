@@ -39,6 +39,7 @@ constexpr int64_t kLoadSilenceNs = 600 * kSecond;
 // A worker that a signal stops while it starts: how often that is looked for, and how long it may
 // be so (under a debugger, say).
 constexpr int64_t kStoppedLookNs = kSecond;
+constexpr int64_t kStoppedLookWhenReadyNs = kSecond / 2;
 constexpr int64_t kStoppedLimitNs = 10 * kSecond;
 // For a worker that closed its channel or said why it fails to be gone, and after Shutdown.
 constexpr int64_t kExitTimeoutNs = 2 * kSecond;
@@ -237,6 +238,13 @@ absl::Status WorkerGroup::CheckNotStopped(Rank& rank) {
                                   TaskOf(phase_))));
 }
 
+void WorkerGroup::LookForStopped() {
+  const int64_t now_ns = options_.clock->NowNs();
+  if (now_ns < next_look_ns_) return;
+  next_look_ns_ = now_ns + kStoppedLookWhenReadyNs;
+  for (Rank& rank : ranks_) rank.stopped_since_ns = rank.process->IsStopped() ? now_ns : 0;
+}
+
 absl::Status WorkerGroup::Silent(Rank& rank) {
   rank.process->Kill();
   return Fail(
@@ -282,6 +290,7 @@ absl::StatusOr<bool> WorkerGroup::Poll(StepResult* result) {
     if (!taken) PAGODA_RETURN_IF_ERROR(CheckStepLimit(rank));
   }
   if (have_result) TakeWork(result);
+  LookForStopped();
   return have_result;
 }
 
@@ -392,6 +401,18 @@ int64_t WorkerGroup::deadline_ns() const {
     }
   }
   return deadline_ns;
+}
+
+int64_t WorkerGroup::late_at_ns() const {
+  int64_t late_at_ns = kForever;
+  for (const Rank& rank : ranks_) {
+    if (rank.stopped_since_ns != 0) return rank.stopped_since_ns;
+    if (rank.steps.empty()) continue;
+    const int64_t late_ns = watch_->LateNs(rank.steps.front().num_tokens);
+    if (late_ns < kForever - rank.oldest_since_ns)
+      late_at_ns = std::min(late_at_ns, rank.oldest_since_ns + late_ns);
+  }
+  return late_at_ns;
 }
 
 // ---- Ends

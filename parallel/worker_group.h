@@ -63,6 +63,8 @@ class WorkerGroup {
   void NotePolled(absl::Span<const pollfd> entries);
   // When Advance or Poll is to be called though nothing comes; INT64_MAX: never.
   int64_t deadline_ns() const;
+  // As of StepPipe. REQUIRES: kReady.
+  int64_t late_at_ns() const;
 
   const absl::optional<WorkerFailure>& failure() const { return failure_; }
   // Asks the workers to end if they still listen, waits for it, and kills those that do not.
@@ -106,6 +108,7 @@ class WorkerGroup {
   int64_t SilenceLimitNs() const;
   absl::Status Silent(Rank& rank);
   absl::Status CheckNotStopped(Rank& rank);
+  void LookForStopped();
   absl::StatusOr<bool> TakeResult(Rank& rank);
   // Gives on what every rank's device did.
   void TakeWork(internal::v1::StepResult* result);
@@ -132,6 +135,7 @@ class WorkerGroup {
   internal::v1::WorkerHello hello_;
   internal::v1::ModelReady ready_;
   absl::optional<WorkerFailure> failure_;
+  int64_t next_look_ns_ = 0;  // for ranks that were stopped, between steps or in one
   internal::v1::WorkerRequest request_;
   internal::v1::WorkerResponse response_;
 };

@@ -49,6 +49,7 @@ class ProcessPool final : public WorkerPool {
   WorkerFailure failure() const override;
   void Restart(int64_t not_before_ns) override;
   bool is_ready() const override { return !failure_.has_value() && IsReady(); }
+  int64_t late_at_ns() const override { return is_ready() ? group_->late_at_ns() : kNoDeadline; }
   void Stop() override;
 
  private:

@@ -63,17 +63,17 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   if (server == nullptr) return ExplainBindFailure(options.address);
   if (!options.address.is_unix()) options.address.port = static_cast<uint16_t>(port);
   std::unique_ptr<GrpcServer> result(new GrpcServer(std::move(options), std::move(server)));
-  result->SetServing(false);
+  result->SetHealth(/*lives=*/false, /*is_ready=*/false);
   return result;
 }
 
 GrpcServer::~GrpcServer() { Shutdown(absl::Now()); }
 
-void GrpcServer::SetServing(bool serving) {
+void GrpcServer::SetHealth(bool lives, bool is_ready) {
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
-  health->SetServingStatus("", serving);
-  health->SetServingStatus(v1::InferenceService::service_full_name(), serving);
-  health->SetServingStatus(vllm::grpc::engine::VllmEngine::service_full_name(), serving);
+  health->SetServingStatus("", lives);
+  health->SetServingStatus(v1::InferenceService::service_full_name(), is_ready);
+  health->SetServingStatus(vllm::grpc::engine::VllmEngine::service_full_name(), is_ready);
 }
 
 void GrpcServer::Shutdown(absl::Time deadline) {

@@ -30,8 +30,9 @@ class GrpcServer {
       Options options, const std::vector<grpc::Service*>& services);
   ~GrpcServer();
 
-  // What grpc.health.v1 answers for "" and for each service.
-  void SetServing(bool serving);
+  // What grpc.health.v1 answers: for "" whether the daemon lives, so that nobody restarts one that
+  // replaces its workers; for each service whether it is ready.
+  void SetHealth(bool lives, bool is_ready);
   // With the port that was bound.
   const ListenAddress& address() const { return options_.address; }
   // Refuses new calls, waits for running ones until the deadline, then cancels them. Idempotent.

@@ -129,7 +129,9 @@ std::shared_ptr<HttpExchange> HttpRoutes::Handle(HttpRequest request,
 }
 
 HttpReply HttpRoutes::HealthReply() const {
-  const absl::Status ready = CheckReady(options_.state->load(std::memory_order_acquire));
+  const ServingState state = options_.state->load(std::memory_order_acquire);
+  const absl::Status ready =
+      state == ServingState::kRecovering ? RecoveringError() : CheckReady(state);
   if (!ready.ok()) return ErrorReply(openai::ToHttpError(ready));
   return {.content_type = "text/plain"};
 }

@@ -38,6 +38,7 @@ absl::Status CheckReady(ServingState state) {
     case ServingState::kLoading:
       return LoadingError();
     case ServingState::kReady:
+    case ServingState::kRecovering:
       return absl::OkStatus();
     case ServingState::kDraining:
       return DrainingError();

@@ -22,7 +22,7 @@ using Labels = FamilyWriter::Labels;
 constexpr std::array<absl::string_view, engine::kNumOutcomes> kOutcomeNames = {
     "stop", "length", "cancelled", "deadline", "rejected", "error"};
 constexpr std::array<absl::string_view, kNumServingStates> kStateNames = {
-    "loading", "ready", "draining", "failed"};
+    "loading", "ready", "recovering", "draining", "failed"};
 constexpr std::array<absl::string_view, kNumRejectReasons> kRejectNames = {
     "queue_full", "loading", "draining", "too_long", "invalid", "worker_lost", "auth"};
 constexpr std::array<absl::string_view, kNumApis> kApiNames = {"grpc", "vllm_grpc", "http"};

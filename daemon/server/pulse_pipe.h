@@ -23,6 +23,7 @@ class PulsePipe final : public parallel::StepPipe {
   parallel::WorkerFailure failure() const override { return pipe_->failure(); }
   void Restart(int64_t not_before_ns) override { pipe_->Restart(not_before_ns); }
   bool is_ready() const override { return pipe_->is_ready(); }
+  int64_t late_at_ns() const override { return pipe_->late_at_ns(); }
 
   // Any thread.
   uint64_t num_rounds() const { return num_rounds_.load(std::memory_order_relaxed); }

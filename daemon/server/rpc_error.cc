@@ -192,6 +192,13 @@ absl::Status LoadingError() {
                             kShortRetryDelay);
 }
 
+absl::Status RecoveringError() {
+  return MakeRetryableError(absl::StatusCode::kUnavailable,
+                            "RECOVERING",
+                            "the workers do not compute, or are being replaced",
+                            kShortRetryDelay);
+}
+
 absl::Status DrainingError() {
   return MakeRetryableError(absl::StatusCode::kUnavailable,
                             "DRAINING",

@@ -48,6 +48,7 @@ absl::Status TextQueueFullError(size_t num_waiting, absl::string_view purpose = 
 absl::Status SlowReaderError(absl::string_view what);
 // UNAVAILABLE with RetryInfo.
 absl::Status LoadingError();
+absl::Status RecoveringError();
 absl::Status DrainingError();
 absl::Status WorkerLostError();
 // CANCELLED and DEADLINE_EXCEEDED, before the engine has seen the request.

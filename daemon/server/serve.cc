@@ -29,6 +29,7 @@
 #include "daemon/server/model_loader.h"
 #include "daemon/server/operations.h"
 #include "daemon/server/output_shards.h"
+#include "daemon/server/readiness.h"
 #include "daemon/server/replicas/replica_config.h"
 #include "daemon/server/replicas/replica_set.h"
 #include "daemon/server/rpc_error.h"
@@ -54,6 +55,9 @@ constexpr absl::Duration kFlushTime = absl::Milliseconds(400);
 constexpr absl::Duration kShutdownTime = absl::Milliseconds(200);
 // After a stop that should take well under a second; something hangs.
 constexpr absl::Duration kHardExitTime = absl::Seconds(10);
+// How often is asked whether the workers compute: readiness is right within two seconds of a fault,
+// 1.5 of which a step is waited for.
+constexpr absl::Duration kReadinessPeriod = absl::Milliseconds(200);
 // How soon a second signal or a lost worker ends a drain.
 constexpr absl::Duration kDrainPoll = absl::Milliseconds(20);
 // Once nothing runs, a drain ends when nobody has come for so long, or after the second: a balancer
@@ -97,9 +101,13 @@ class Daemon {
   // Tells the metrics of the devices.
   void WatchDevices();
   int ServeUntilStopped();
-  void Drain();
+  // False: calls were open when it ended.
+  bool Drain();
   void Stop();
   void SetState(ServingState state);
+  bool WaitForStop(absl::Duration timeout);
+  // Ready or recovering, as the workers are.
+  void WatchReadiness();
   void AskToStop();
   void NoteEnginesEnd(const absl::Status& end);
   bool EngineHasEnded() const;
@@ -125,6 +133,7 @@ class Daemon {
   std::unique_ptr<TlsContext> tls_;  // null: HTTP is not encrypted
   ReplicaSet replicas_;
   const std::shared_ptr<MetricsCollector> collector_;
+  Readiness readiness_;
   RequestLog request_log_{&clock_};
   LiveRequestIds request_ids_;
   CallCounter calls_;
@@ -158,7 +167,7 @@ int Daemon::Run() {
                                     {&Daemon::Load, kExitBadModel},
                                     {&Daemon::StartEngines, kExitBadModel}};
   const SignalThread signals([this] { AskToStop(); },
-                             [this] { operations_.Reload(state_.load() == ServingState::kReady); });
+                             [this] { operations_.Reload(CheckReady(state_.load()).ok()); });
   int exit_code = kExitOk;
   for (const Step& step : kSteps) {
     const absl::Status status = (this->*step.run)();
@@ -344,9 +353,29 @@ void Daemon::NoteEnginesEnd(const absl::Status& end) {
 void Daemon::SetState(ServingState state) {
   MutexLock lock(&mutex_);
   // A worker can be lost while the main thread takes the next step.
-  if (state <= state_.load()) return;
+  const ServingState before = state_.load();
+  const bool has_recovered = before == ServingState::kRecovering && state == ServingState::kReady;
+  if (state <= before && !has_recovered) return;
   state_.store(state);
-  grpc_server_->SetServing(state == ServingState::kReady);
+  const bool is_ready = state == ServingState::kReady;
+  grpc_server_->SetHealth(
+      /*lives=*/is_ready || state == ServingState::kRecovering, is_ready);
+}
+
+bool Daemon::WaitForStop(absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(&is_stopping_), timeout);
+}
+
+void Daemon::WatchReadiness() {
+  // An idle engine would not see that somebody stops its workers.
+  replicas_.Nudge();
+  const int64_t now_ns = clock_.NowNs();
+  const bool was_ready = state_.load() == ServingState::kReady;
+  const bool is_ready = readiness_.Update(replicas_.CurrentAbility(now_ns), now_ns);
+  if (is_ready == was_ready) return;
+  SetState(is_ready ? ServingState::kReady : ServingState::kRecovering);
+  LogInfo("%s", is_ready ? "ready again" : "not ready: the workers do not compute");
 }
 
 void Daemon::AskToStop() {
@@ -384,15 +413,15 @@ int Daemon::ServeUntilStopped() {
   manager_->NoteReady(what);
   const Watchdog watchdog(
       manager_, [this] { return replicas_.Pulse(); }, [this] { replicas_.Nudge(); });
-  { MutexLock lock(&mutex_, absl::Condition(&is_stopping_)); }
-  if (!EngineHasEnded()) Drain();
+  while (!WaitForStop(kReadinessPeriod)) WatchReadiness();
+  const bool is_complete = EngineHasEnded() || Drain();
   MutexLock lock(&mutex_);
-  if (!engine_end_.has_value() || engine_end_->ok()) return kExitOk;
+  if (!engine_end_.has_value() || engine_end_->ok()) return is_complete ? kExitOk : kExitCutOff;
   LogError("given up: %s", engine_end_->message());
   return kExitWorkerLost;
 }
 
-void Daemon::Drain() {
+bool Daemon::Drain() {
   SetState(ServingState::kDraining);
   const absl::Duration drain_time = absl::Milliseconds(config_.front_end().drain_timeout_ms());
   manager_->NoteStopping("draining: running streams may finish", drain_time + kStopPatience);
@@ -402,18 +431,21 @@ void Daemon::Drain() {
   const bool was_idle = calls_.num_open() == 0;
   while (num_signals_.load() < 2 && absl::Now() < limit) {
     if (calls_.WaitUntilNone(absl::Now() + kDrainPoll)) {
-      if (was_idle) return;
+      if (was_idle) return true;
       // Closing connections cuts off what arrives in that moment, and its client cannot know what
       // became of it: who has not heard of the drain is refused, which a balancer takes elsewhere.
-      return WaitUntilStill(
+      WaitUntilStill(
           server_metrics_.requests_rejected[static_cast<size_t>(RejectReason::kDraining)],
           kQuietTime,
           std::min(limit, absl::Now() + kLastRefusalsTime),
           [this] { return num_signals_.load() >= 2; });
+      return true;
     }
     if (EngineHasFailed()) break;
   }
-  LogWarning("ending %d calls that still run", calls_.num_open());
+  const int num_open = calls_.num_open();
+  if (num_open > 0) LogWarning("ending %d calls that still run", num_open);
+  return num_open == 0;
 }
 
 void Daemon::Stop() {

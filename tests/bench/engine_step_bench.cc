@@ -75,6 +75,7 @@ class AnsweringPipe : public parallel::StepPipe {
   parallel::WorkerFailure failure() const override { return {}; }
   void Restart(int64_t) override {}
   bool is_ready() const override { return true; }
+  int64_t late_at_ns() const override { return INT64_MAX; }
 
   Engine* engine = nullptr;
   std::vector<double> sample_us;

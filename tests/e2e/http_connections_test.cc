@@ -412,7 +412,7 @@ TEST(HttpDrain, StreamsThatOutlastItEndWithAnError) {
   ASSERT_TRUE(absl::StartsWith(last, "data: {\"error\":{")) << last;
   EXPECT_EQ(json::parse(last.substr(6))["error"]["type"], "service_unavailable_error");
   EXPECT_EQ(whole.Read().status, 503);
-  EXPECT_EQ(daemon->WaitForExit(absl::Seconds(10)).value_or(-1), 0);
+  EXPECT_EQ(daemon->WaitForExit(absl::Seconds(10)).value_or(-1), 13);
 }
 
 }  // namespace

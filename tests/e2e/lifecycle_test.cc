@@ -147,9 +147,10 @@ TEST_F(Lifecycle, ReflectionNamesTheServices) {
   EXPECT_THAT(text, ::testing::HasSubstr("grpc.health.v1.Health"));
 }
 
-TEST_F(Lifecycle, B100SigtermLetsSixteenStreamsFinish) {
+// Sixteen are the case's; more are no other matter.
+TEST_F(Lifecycle, B100SigtermLetsSixtyFourStreamsFinish) {
   Start(SlowDevice());
-  OpenStreams(16, 50);
+  OpenStreams(64, 50);
   daemon_->Signal(SIGTERM);
   ASSERT_TRUE(TestDaemon::Eventually(absl::Seconds(2), [&] { return !Serving(); }));
   EXPECT_FALSE(Serving(""));
@@ -174,7 +175,7 @@ TEST_F(Lifecycle, B100DrainLimitEndsWhatIsLeftWithAStatus) {
     EXPECT_TRUE(HasRetryInfo(stream->result.status));
     EXPECT_GT(stream->result.first().token_ids.size(), 1u);
   }
-  EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
+  EXPECT_EQ(ExitCode(absl::Seconds(5)), 13) << daemon_->Log();
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(900));
   EXPECT_LT(absl::Now() - start, absl::Seconds(4));  // limit + 1 s, on a busy machine
 }
@@ -188,7 +189,7 @@ TEST_F(Lifecycle, B100SecondSigtermStopsAtOnce) {
   for (const auto& stream : streams_) {
     EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   }
-  EXPECT_EQ(ExitCode(absl::Seconds(5)), 0) << daemon_->Log();
+  EXPECT_EQ(ExitCode(absl::Seconds(5)), 13) << daemon_->Log();
 }
 
 // Calls that came while the drain ended were cut off, as CANCELLED or with their connection.
@@ -283,9 +284,9 @@ TEST_F(Lifecycle, B098StoppedWorkerIsFoundByItsStep) {
   Start(SlowDevice({"--step-timeout=1s", "--max-worker-restarts=0"}));
   ASSERT_TRUE(Serving());
   for (const pid_t worker : daemon_->WorkerPids()) kill(worker, SIGSTOP);
-  // Nothing is asked of it yet.
-  absl::SleepFor(absl::Milliseconds(1500));
-  EXPECT_TRUE(Serving());
+  // Nothing is asked of it yet, but whoever asks for readiness is told.
+  EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(20), [&] { return !Serving(); }));
+  EXPECT_TRUE(Serving(""));
   const absl::Time start = absl::Now();
   const grpc::Status status = Generate(daemon_->stub(), StreamOf(5)).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();

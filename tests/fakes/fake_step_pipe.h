@@ -42,6 +42,7 @@ class FakeStepPipe : public parallel::StepPipe {
   parallel::WorkerFailure failure() const override;
   void Restart(int64_t not_before_ns) override;
   bool is_ready() const override { return is_ready_; }
+  int64_t late_at_ns() const override { return INT64_MAX; }
 
   std::function<void()> on_wait;
   // Plans as they come, before they are checked.

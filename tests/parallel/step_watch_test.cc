@@ -58,9 +58,20 @@ TEST(StepWatchTest, NeverExceedsTheConfiguredLimit) {
   EXPECT_EQ(watch.LimitNs(1), kOneSecond);
 }
 
+TEST(StepWatchTest, LateIsBeforeTheLimitAlsoWhileItIsPatient) {
+  StepWatch watch(120 * kOneSecond);
+  EXPECT_EQ(watch.LateNs(1), 90 * kOneSecond);
+  Observe(watch, 100, 1, kOneMs);
+  EXPECT_EQ(watch.LateNs(1), 1500 * kOneMs);
+  watch.NoteGivenUp();
+  EXPECT_EQ(watch.LimitNs(1), 120 * kOneSecond);
+  EXPECT_EQ(watch.LateNs(1), 1500 * kOneMs);
+}
+
 TEST(StepWatchTest, NoLimitIsNoLimit) {
   StepWatch watch(0);
   Observe(watch, 100, 1, kOneMs);
+  EXPECT_EQ(watch.LateNs(1), std::numeric_limits<int64_t>::max());
   EXPECT_EQ(watch.LimitNs(1), std::numeric_limits<int64_t>::max());
 }
 

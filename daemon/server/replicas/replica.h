@@ -71,6 +71,7 @@ class Replica final : public ReplicaPort {
   }
   void Cancel(engine::RequestKey key) override { engine_->Cancel(key); }
   bool has_workers() const override { return engine_->has_workers(); }
+  int64_t late_at_ns() const { return engine_->late_at_ns(); }
 
  private:
   absl::Status PlanAndLog(const ServedModel& model);

@@ -227,6 +227,15 @@ bool ReplicaSet::HasEnded(size_t replica) const {
   return has_ended_[replica];
 }
 
+Ability ReplicaSet::CurrentAbility(int64_t now_ns) const {
+  Ability best = Ability::kNoWorkers;
+  for (const auto& replica : replicas_) {
+    if (!replica->has_workers()) continue;
+    best = std::max(best, replica->late_at_ns() > now_ns ? Ability::kComputes : Ability::kIsLate);
+  }
+  return best;
+}
+
 uint64_t ReplicaSet::Pulse() {
   bool have_all_gone_round = true;
   for (size_t i = 0; i < replicas_.size(); ++i)

@@ -11,6 +11,7 @@
 #include "daemon/server/engine_port.h"
 #include "daemon/server/gpu/device_families.h"
 #include "daemon/server/metrics_collector.h"
+#include "daemon/server/readiness.h"
 #include "daemon/server/replicas/engine_metrics_sum.h"
 #include "daemon/server/replicas/replica.h"
 #include "daemon/server/replicas/replica_router.h"
@@ -71,6 +72,8 @@ class ReplicaSet {
   void StopEngines(const absl::Status& why);
   void StopWorkers();
 
+  // For readiness: how those do that do best. Any thread.
+  Ability CurrentAbility(int64_t now_ns) const;
   // For a watchdog: has changed if every engine has gone round since it changed last. One thread.
   uint64_t Pulse();
   // Makes idle engines go round. Any thread.

@@ -45,7 +45,7 @@ void AddConfigFile(const std::string& model_dir, engine_pb::GetModelInfoResponse
 
 engine_pb::HealthCheckResponse DescribeHealth(ServingState state) {
   static constexpr const char* kMessages[kNumServingStates] = {
-      "loading", "ready", "draining", "failed"};
+      "loading", "ready", "recovering", "draining", "failed"};
   engine_pb::HealthCheckResponse response;
   response.set_healthy(state == ServingState::kReady);
   response.set_message(kMessages[static_cast<size_t>(state)]);

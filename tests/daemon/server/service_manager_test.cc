@@ -120,6 +120,7 @@ class IdlePipe : public parallel::StepPipe {
   parallel::WorkerFailure failure() const override { return {}; }
   void Restart(int64_t) override {}
   bool is_ready() const override { return true; }
+  int64_t late_at_ns() const override { return INT64_MAX; }
 };
 
 TEST(PulsePipeTest, CountsPolls) {

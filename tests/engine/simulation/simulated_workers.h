@@ -70,6 +70,7 @@ class SimulatedWorkers : public parallel::StepPipe {
   parallel::WorkerFailure failure() const override { return fake_.failure(); }
   void Restart(int64_t not_before_ns) override;
   bool is_ready() const override { return clock_->NowNs() >= ready_ns_ && fake_.is_ready(); }
+  int64_t late_at_ns() const override { return INT64_MAX; }
 
  private:
   // When Poll has news.

@@ -14,8 +14,10 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 
 TEST(ServerDescriptionTest, HealthFollowsTheState) {
   EXPECT_TRUE(DescribeHealth(ServingState::kReady).healthy());
-  for (const ServingState state :
-       {ServingState::kLoading, ServingState::kDraining, ServingState::kFailed})
+  for (const ServingState state : {ServingState::kLoading,
+                                   ServingState::kRecovering,
+                                   ServingState::kDraining,
+                                   ServingState::kFailed})
     EXPECT_FALSE(DescribeHealth(state).healthy());
   EXPECT_EQ(DescribeHealth(ServingState::kDraining).message(), "draining");
   EXPECT_EQ(DescribeHealth(ServingState::kFailed).message(), "failed");
