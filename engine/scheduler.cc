@@ -139,20 +139,25 @@ void Scheduler::ScheduleCatchingUp(ScheduledStep* step) {
                             ? options_.max_prefill_chunk_tokens
                             : std::numeric_limits<int32_t>::max();
   AdmitOldest(step);
-  if (candidates_.empty()) return;
-  Grant(&candidates_.front(), std::min(chunk, is_contended ? (budget_ + 1) / 2 : budget_));
+  const bool has_first = !candidates_.empty();
+  if (has_first)
+    Grant(&candidates_.front(), std::min(chunk, is_contended ? (budget_ + 1) / 2 : budget_));
   if (is_contended) {
     CollectCandidates();
-    for (size_t i = 1; i < candidates_.size() && budget_ > 0; ++i) {
+    for (size_t i = has_first ? 1 : 0; i < candidates_.size() && budget_ > 0; ++i) {
       Candidate& candidate = candidates_[i];
-      if (candidate.sequence->state == SequenceState::kWaiting) {
-        if (!MayPass(*candidate.sequence) || !TryAdmit(candidate.sequence, step)) continue;
-        candidate.num_remaining = NumGrantable(*candidate.sequence);
+      Sequence* const sequence = candidate.sequence;
+      if (sequence->state == SequenceState::kWaiting) {
+        const Passing passing = MayPass(*sequence);
+        const Sequence* const head = waiting_.Head();
+        if (passing == Passing::kNever || !TryAdmit(sequence, step)) continue;
+        if (passing == Passing::kAtCost)
+          WaitingQueue::NotePassed(*head, sequence->max_total_tokens);
+        candidate.num_remaining = NumGrantable(*sequence);
       }
       Grant(&candidate, chunk);
     }
-    Candidate& first = candidates_.front();
-    Grant(&first, chunk - first.num_granted);
+    if (has_first) Grant(&candidates_.front(), chunk - candidates_.front().num_granted);
   }
   for (const Candidate& candidate : candidates_) {
     if (candidate.num_granted > 0) AddRow(candidate.sequence, candidate.num_granted, 0, step);
@@ -190,11 +195,13 @@ void Scheduler::AdmitOldest(ScheduledStep* step) {
 }
 
 void Scheduler::CollectCandidates() {
+  const size_t num_first = candidates_.empty() ? 0 : 1;
   if (!free_slots_.empty() && running_.size() < max_running_ && NumBlocksForAdmission() > 0) {
     waiting_.FindCandidates(kMaxWaitingCandidates, &waiting_candidates_);
     for (Sequence* sequence : waiting_candidates_)
       candidates_.push_back({.sequence = sequence, .num_remaining = NumRemainingTokens(*sequence)});
   }
+  if (candidates_.empty()) return;
   const Candidate& leader = candidates_.front();
   for (Candidate& candidate : candidates_) {
     const TenantQueue& tenant = *candidate.sequence->tenant;
@@ -203,7 +210,8 @@ void Scheduler::CollectCandidates() {
       candidate.virtual_tokens += leader.num_granted * tenant.cost_of_token;
   }
   // Shortest first within a tenant and a priority.
-  std::sort(candidates_.begin() + 1, candidates_.end(), [](const Candidate& a, const Candidate& b) {
+  const auto begin = candidates_.begin() + static_cast<ptrdiff_t>(num_first);
+  std::sort(begin, candidates_.end(), [](const Candidate& a, const Candidate& b) {
     if (a.virtual_tokens != b.virtual_tokens) return a.virtual_tokens < b.virtual_tokens;
     const int32_t priority_a = a.sequence->order.priority;
     const int32_t priority_b = b.sequence->order.priority;
@@ -281,15 +289,21 @@ void Scheduler::Preempt(Sequence* sequence, ScheduledStep* step) {
   Leave(sequence);
 }
 
-bool Scheduler::MayPass(const Sequence& sequence) const {
-  if (sequence.is_held) return false;
+Scheduler::Passing Scheduler::MayPass(const Sequence& sequence) const {
+  if (sequence.is_held) return Passing::kNever;
   const Sequence& head = *waiting_.Head();
-  if (&head == &sequence) return true;
+  if (&head == &sequence) return Passing::kFree;
+  if (head.num_rows_in_flight > 0) return Passing::kNever;
   const int64_t num_blocks = blocks_->NumHeldBlocks(sequence.num_known_tokens) +
                              blocks_->NumHeldBlocks(head.num_known_tokens);
   // One block for the growth of each of the two.
-  return head.num_rows_in_flight == 0 && free_slots_.size() >= 2 &&
-         running_.size() + 2 <= max_running_ && NumBlocksForAdmission() >= num_blocks + 2;
+  if (free_slots_.size() >= 2 && running_.size() + 2 <= max_running_ &&
+      NumBlocksForAdmission() >= num_blocks + 2)
+    return Passing::kFree;
+  // A beam may come to wait for others that find no place.
+  if (sequence.is_beam) return Passing::kNever;
+  const int64_t num_tokens = WaitingQueue::NumPassedTokens(head) + sequence.max_total_tokens;
+  return num_tokens <= head.num_waiting_tokens ? Passing::kAtCost : Passing::kNever;
 }
 
 int64_t Scheduler::NumBlocksForAdmission() const {
@@ -460,31 +474,6 @@ size_t Scheduler::StartOver() {
   released_slots_.clear();
   blocks_->ForgetContents();
   return num_running;
-}
-
-void Scheduler::Describe(int64_t now_ns, EngineState* state) const {
-  waiting_.DescribeTenants(&state->tenants);
-  const auto add = [now_ns, state](const Sequence* sequence) {
-    const LiveRequest& live = *sequence->request;
-    EngineState::Sequence described = {.key = sequence->key,
-                                       .index = sequence->index,
-                                       .tenant = live.request.tenant.name,
-                                       .num_prompt_tokens = live.num_prompt_tokens,
-                                       .num_known_tokens = sequence->num_known_tokens,
-                                       .num_computed = sequence->num_computed,
-                                       .num_blocks = sequence->tables[0].size(),
-                                       .num_rows_in_flight = sequence->num_rows_in_flight,
-                                       .num_preemptions = sequence->num_preemptions,
-                                       .priority = sequence->order.priority,
-                                       .age_ns = now_ns - live.request.arrival_ns};
-    if (sequence->state == SequenceState::kRunning) described.slot = sequence->slot->value();
-    state->sequences.push_back(std::move(described));
-  };
-  for (const Sequence* sequence : running_) add(sequence);
-  std::vector<const Sequence*> waiting;
-  waiting_.ForEach([&waiting](const Sequence* sequence) { waiting.push_back(sequence); });
-  std::sort(waiting.begin(), waiting.end(), OrderLess());
-  for (const Sequence* sequence : waiting) add(sequence);
 }
 
 Sequence* Scheduler::Oldest() const {

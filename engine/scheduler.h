@@ -29,7 +29,7 @@ struct SchedulerOptions {
 //      the budget has tokens. One that has a draft waits until nothing of it is in flight; then its
 //      row tries as much of the draft as fits.
 //   2. sequences that are further behind, and waiting ones. The first in order gets half of what is
-//   left, the shortest
+//   left (if it waits for a slot or blocks, nobody does), the shortest
 //      of the others share the other half, and what they leave goes back to the first: short
 //      prompts pass a long one, which still ends in bounded time. Where several tenants want the
 //      step, whoever has been given least for its weight goes first (TenantQueue).
@@ -103,6 +103,7 @@ class Scheduler {
     double virtual_tokens;  // of its tenant, with what the first candidate is granted
   };
   enum class Growth { kDone, kMustWait, kImpossible };
+  enum class Passing { kNever, kFree, kAtCost };
 
   void ScheduleSequencesInFlow(ScheduledStep* step);
   // A running sequence that catches up has a block to go on with, or gets one as those in flow do.
@@ -135,8 +136,10 @@ class Scheduler {
   bool TryAdmit(Sequence* sequence, ScheduledStep* step);
   // The sequence gets a slot and what it needs, and joins the running ones.
   void Run(Sequence* sequence, const SequenceBlocks::Need& need, ScheduledStep* step);
-  // If `sequence` goes first, the head of the queue must still find a slot and its blocks.
-  bool MayPass(const Sequence& sequence) const;
+  // Whether `sequence` may run before the head of the queue: if that still finds a slot and its
+  // blocks; or at its cost, as long as all that do have no more tokens, made ones included, than
+  // it.
+  Passing MayPass(const Sequence& sequence) const;
   // Blocks for admission that no one was promised; those who run keep one each to grow into.
   int64_t NumBlocksForAdmission() const;
   // No longer running nor waiting: what it holds goes now or with its last row in flight.

@@ -88,6 +88,18 @@ Sequence* WaitingQueue::Oldest() const {
   return oldest;
 }
 
+void WaitingQueue::NotePassed(const Sequence& head, int64_t num_tokens) {
+  num_tokens += NumPassedTokens(head);
+  head.tenant->passed = head.order;
+  head.tenant->num_passed_tokens = num_tokens;
+}
+
+int64_t WaitingQueue::NumPassedTokens(const Sequence& head) {
+  const TenantQueue& tenant = *head.tenant;
+  const bool is_it = !(tenant.passed < head.order) && !(head.order < tenant.passed);
+  return is_it ? tenant.num_passed_tokens : 0;
+}
+
 void WaitingQueue::DescribeTenants(std::vector<EngineState::Tenant>* out) const {
   for (const auto& [name, queue] : tenants_) {
     out->push_back({.name = name,

@@ -35,6 +35,9 @@ struct TenantQueue {
   double virtual_tokens = 0.0;
   double cost_of_token = 1.0;  // 1 / weight
   int32_t num_running = 0;
+  // Who was passed at its cost last, and by sequences of how many tokens.
+  ServiceOrder passed;
+  int64_t num_passed_tokens = 0;
 };
 
 // Whoever goes first for a place in a step: the tenant that has been given less, and within it
@@ -63,6 +66,10 @@ class WaitingQueue {
   Sequence* Head() const;
   // First in service order; null: none.
   Sequence* Oldest() const;
+  // A sequence of so many tokens has passed the head and taken what it needs.
+  static void NotePassed(const Sequence& head, int64_t num_tokens);
+  // Tokens of all that did.
+  static int64_t NumPassedTokens(const Sequence& head);
   // `most` that may want a place in a step, however many wait: the head, then shortest first within
   // a tenant, in the order in which tenants would go if each sequence got all its tokens.
   void FindCandidates(size_t most, std::vector<Sequence*>* out);

@@ -234,16 +234,28 @@ TEST_F(SchedulerTest, LongPromptsOfADeepQueueEndInServiceOrderBesideAFloodOfShor
   }
 }
 
-TEST_F(SchedulerTest, NobodyTakesTheBlocksOrTheSlotThatTheHeadOfTheQueueNeeds) {
+// As much as it has tokens itself, and no more: it would wait for ever else.
+TEST_F(SchedulerTest, LittleIsTakenOfTheBlocksOrTheSlotThatTheHeadOfTheQueueNeeds) {
   Start(kSmall, 12);
   Sequence* const running = Add(16, 100);
   PlanAndRetire();
-  // 8 blocks are neither used nor promised, one of them for growth: one too few for the head.
-  Sequence* const head = Add(32, 1);
-  Sequence* const short_one = Add(4, 1);
   PlanAndRetire();
-  EXPECT_EQ(head->state, SequenceState::kWaiting);
-  EXPECT_EQ(short_one->state, SequenceState::kWaiting);
+  // No more than 8 blocks are neither used nor promised, one of them for growth: one too few for
+  // the head.
+  Sequence* const head = Add(32, 1);
+  for (int i = 0; i < 3; ++i) {
+    Sequence* const short_one = Add(9, 1);
+    PlanAndRetire();
+    PlanAndRetire();
+    EXPECT_EQ(short_one->state, SequenceState::kEnded) << i;
+    EXPECT_EQ(head->state, SequenceState::kWaiting) << i;
+  }
+  // 30 tokens have passed; 2 would be left.
+  Sequence* const too_much = Add(4, 1);
+  Sequence* const short_one = Add(1, 1);
+  PlanAndRetire();
+  EXPECT_EQ(too_much->state, SequenceState::kWaiting);
+  EXPECT_EQ(short_one->state, SequenceState::kEnded);
   scheduler_->End(running);
   PlanAndRetire();
   EXPECT_EQ(head->state, SequenceState::kRunning);
@@ -254,11 +266,25 @@ TEST_F(SchedulerTest, NobodyTakesTheBlocksOrTheSlotThatTheHeadOfTheQueueNeeds) {
   Sequence* const first = Add(100, 1);
   PlanAndRetire();
   Sequence* const second = Add(50, 1);
-  Sequence* const third = Add(4, 1);
+  Sequence* const third = Add(4, 100);
   PlanAndRetire();
   EXPECT_GT(TokensOf(last_, first), 0);
   EXPECT_GT(TokensOf(last_, second), 0);
   EXPECT_EQ(TokensOf(last_, third), 0);
+}
+
+TEST_F(SchedulerTest, ShortPromptsPassLongOnesThatFillThePool) {
+  SchedulerOptions options = kSmall;
+  options.max_num_seqs = 16;
+  // Two long ones fit, and a little.
+  Start(options, 48);
+  for (int i = 0; i < 50; ++i) Add(64, 16);
+  for (int i = 0; i < 40; ++i) {
+    for (int step = 0; step < 4; ++step) PlanAndRetire();
+    Sequence* const short_one = Add(2, 1);
+    PlanAndRetire();
+    ASSERT_EQ(short_one->output.size(), 1u) << i;
+  }
 }
 
 TEST_F(SchedulerTest, ChunkBoundsAPromptWhileOthersWait) {
