@@ -1,6 +1,8 @@
 // Clients that go away, wait too long, read too slowly or ask for too much: nothing of theirs stays
 // behind.
 
+#include <filesystem>
+#include <iterator>
 #include <signal.h>
 #include <string>
 #include <thread>
@@ -114,8 +116,16 @@ TEST(DisconnectLong, B072SilentClientIsFoundByPings) {
   EXPECT_TRUE(NothingRuns(*daemon));
 }
 
-TEST(Disconnect, ManyCancelsInEveryPhaseLeaveNothing) {
+size_t NumDescriptors(pid_t pid) {
+  std::error_code ignored;
+  const std::filesystem::directory_iterator files(absl::StrCat("/proc/", pid, "/fd"), ignored);
+  return static_cast<size_t>(std::distance(begin(files), end(files)));
+}
+
+TEST(Disconnect, ManyCancelsAndDeadlinesInEveryPhaseLeaveNothing) {
   const auto daemon = StartSim({"--sim-base-us=500", "--max-num-seqs=8"});
+  ASSERT_TRUE(Generate(daemon->stub(), TextRequest("Once", 1)).status.ok());
+  const size_t num_descriptors = NumDescriptors(daemon->pid());
   std::vector<std::thread> clients;
   for (int c = 0; c < 4; ++c) {
     clients.emplace_back([&, c] {
@@ -125,11 +135,17 @@ TEST(Disconnect, ManyCancelsInEveryPhaseLeaveNothing) {
         for (int read = 0; read < (i + c) % 4; ++read) stream.Read();
         stream.Cancel();
         EXPECT_EQ(stream.Finish().error_code(), grpc::StatusCode::CANCELLED);
+        const absl::Duration deadline = absl::Microseconds(200 << (i % 8));
+        EXPECT_EQ(StreamGenerate(*stub, Endless(), deadline).status.error_code(),
+                  grpc::StatusCode::DEADLINE_EXCEEDED);
       }
     });
   }
   for (std::thread& client : clients) client.join();
   EXPECT_TRUE(NothingRuns(*daemon));
+  EXPECT_TRUE(TestDaemon::Eventually(
+      absl::Seconds(10), [&] { return NumDescriptors(daemon->pid()) <= num_descriptors; }))
+      << NumDescriptors(daemon->pid()) << ", before " << num_descriptors;
   // Some were cancelled before they left the client.
   const double received = MetricOf(*daemon, "pagoda_requests_received_total{");
   EXPECT_GT(received, 100);
