@@ -1,6 +1,7 @@
 #include "tests/bench/daemon_probe.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -11,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "pagoda_version.h"
 
 namespace pagoda::bench {
 namespace {
@@ -78,6 +80,43 @@ bool Print(const Figure& figure) {
       ratio,
       reached ? "true" : "false");
   return reached;
+}
+
+void Report::Add(const Figure& figure) {
+  reached_ &= Print(figure);
+  std::fflush(stdout);
+  AddLine(figure, /*has_goal=*/true);
+}
+
+void Report::Note(const std::string& name, const std::string& unit, double value) {
+  std::printf("%-40s %10.3f %s\n", name.c_str(), value, unit.c_str());
+  AddLine({.name = name, .unit = unit, .value = value}, /*has_goal=*/false);
+}
+
+void Report::AddLine(const Figure& figure, bool has_goal) {
+  absl::StrAppend(&lines_,
+                  lines_.empty() ? "" : ",\n",
+                  "  {\"name\": \"",
+                  figure.name,
+                  "\", \"unit\": \"",
+                  figure.unit,
+                  "\", ",
+                  has_goal ? absl::StrCat("\"goal\": ", figure.goal, ", ") : "",
+                  "\"figure\": ",
+                  figure.value,
+                  "}");
+}
+
+bool Report::Write(const char* path) const {
+  if (path == nullptr) return true;
+  // Of the last quarter of an hour: what else the machine did.
+  double load[3] = {};
+  getloadavg(load, 3);
+  std::ofstream out(path);
+  out << "{\n \"command\": \"" << command_ << "\",\n \"commit\": \"" << PAGODA_COMMIT
+      << "\",\n \"load_average\": " << load[2] << ",\n \"results\": [\n"
+      << lines_ << "\n ]\n}\n";
+  return out.good();
 }
 
 }  // namespace pagoda::bench

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <sys/types.h>
+#include <utility>
 
 namespace pagoda::bench {
 
@@ -25,5 +26,27 @@ struct Figure {
 };
 // Returns whether the goal was reached.
 bool Print(const Figure& figure);
+
+// Figures of one run, printed as they come, and a JSON file of them.
+class Report {
+ public:
+  // `command`: as it can be given again.
+  explicit Report(std::string command) : command_(std::move(command)) {}
+
+  void Add(const Figure& figure);
+  // One without a goal.
+  void Note(const std::string& name, const std::string& unit, double value);
+  // All goals were.
+  bool reached() const { return reached_; }
+  // False: it could not be written. Null: nowhere.
+  bool Write(const char* path) const;
+
+ private:
+  void AddLine(const Figure& figure, bool has_goal);
+
+  const std::string command_;
+  std::string lines_;
+  bool reached_ = true;
+};
 
 }  // namespace pagoda::bench

@@ -1,16 +1,20 @@
 // Ten times the load that a daemon can carry, on the simulated device: what it still does, how it
 // refuses the rest, what memory it takes and how soon it is back; then short requests beside a
-// flood of long prompts.
+// flood of long prompts of the same tenant, of several depths; and two tenants, one of which sends
+// ten times as much as the other.
 //
-// usage: overload_bench [SECONDS] [JSON-FILE]
+// usage: overload_bench [SECONDS] [JSON-FILE]; 0 seconds: the floods and the tenants alone
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -31,9 +35,18 @@ constexpr int kPromptTokens = 64;
 constexpr int kOutputTokens = 32;
 constexpr int kLongPromptTokens = 2000;
 constexpr int kShortPromptTokens = 128;
-// Of the flood: as many as the scheduler looks at in a step, and no more; behind a longer queue of
-// its own tenant a short prompt waits for its turn among the first.
-constexpr int kFloodDepth = 24;
+// Of floods: requests that run or wait at any time, and the tokens that each generates. More than
+// one token makes them fill the cache, and others wait for blocks rather than for steps.
+struct Flood {
+  int depth;
+  int num_output_tokens;
+  int num_cached_tokens;  // that the cache holds; 0: as many as there is memory for
+};
+constexpr Flood kFloods[] = {{24, 1, 0}, {64, 1, 0}, {256, 1, 0}, {256, 64, 0}, {64, 200, 17'000}};
+// Of the shipped model, as the daemon prints it.
+constexpr int kSimTokenBytes = 4096;
+// Capacity is known after so long.
+constexpr absl::Duration kMostCapacityTime = absl::Seconds(60);
 // Of short requests, and of those that take as long as the load's.
 constexpr int kNumProbes = 200;
 constexpr int kNumLongProbes = 30;
@@ -66,8 +79,9 @@ class Calls {
     for (int i = 0; i < 8; ++i) stubs_.push_back(daemon.NewStub());
   }
 
-  void Start(int num_prompt_tokens, int num_output_tokens) {
+  void Start(int num_prompt_tokens, int num_output_tokens, const std::string& key = "") {
     auto* const call = new Call{.request = NewRequest(num_prompt_tokens, num_output_tokens)};
+    if (!key.empty()) call->context.AddMetadata("authorization", absl::StrCat("Bearer ", key));
     call->answer.begin = absl::Now();
     {
       absl::MutexLock lock(&mutex_);
@@ -213,22 +227,23 @@ double MeasureRecovery(const e2e::TestDaemon& daemon, double normal_ms) {
   return 30.0;
 }
 
-std::unique_ptr<e2e::TestDaemon> Start(std::vector<std::string> flags) {
+std::unique_ptr<e2e::TestDaemon> Start(std::vector<std::string> flags,
+                                       const std::string& key = "") {
   flags.insert(flags.begin(),
                {"--device=sim", "--no-enable-prefix-caching", "--log-level=warning"});
-  auto started = e2e::TestDaemon::Start({.flags = std::move(flags)});
+  auto started = e2e::TestDaemon::Start({.flags = std::move(flags), .api_key = key});
   if (started.ok()) return *std::move(started);
   std::fprintf(stderr, "%s\n", started.status().ToString().c_str());
   std::exit(1);
 }
 
 // Milliseconds to the only token of short requests.
-std::vector<double> ProbeBesideFlood(const e2e::TestDaemon& daemon) {
+std::vector<double> ProbeBesideFlood(const e2e::TestDaemon& daemon, const Flood& kind) {
   Calls flood(daemon);
   std::atomic<bool> stops{false};
   std::thread keeper([&] {
     while (!stops) {
-      while (flood.num_open() < kFloodDepth) flood.Start(kLongPromptTokens, 1);
+      while (flood.num_open() < kind.depth) flood.Start(kLongPromptTokens, kind.num_output_tokens);
       absl::SleepFor(absl::Milliseconds(1));
     }
   });
@@ -240,85 +255,108 @@ std::vector<double> ProbeBesideFlood(const e2e::TestDaemon& daemon) {
   return ms;
 }
 
-int Run(absl::Duration time, const char* json_path) {
-  auto daemon = Start({"--sim-base-us=5000",
-                       "--sim-per-token-us=50",
-                       "--sim-per-context-token-ns=0",
-                       "--max-num-seqs=32",
-                       "--max-num-batched-tokens=1024",
-                       "--max-waiting-requests=64"});
+// A device that carries about a hundred requests a second.
+std::vector<std::string> LoadedDevice() {
+  return {"--sim-base-us=5000",
+          "--sim-per-token-us=50",
+          "--sim-per-context-token-ns=0",
+          "--max-num-seqs=32",
+          "--max-num-batched-tokens=1024"};
+}
+
+void RunOverload(absl::Duration time, Report* report) {
+  std::vector<std::string> flags = LoadedDevice();
+  flags.push_back("--max-waiting-requests=64");
+  const auto daemon = Start(std::move(flags));
   const double idle_p99 = Percentile(ProbeMs(*daemon, kPromptTokens, kOutputTokens), 0.99);
-  const Window capacity = MeasureCapacity(*daemon, time);
+  const Window capacity = MeasureCapacity(*daemon, std::min(time, kMostCapacityTime));
   const Window overload = MeasureOverload(*daemon, kOverload * capacity.ok_per_second, time);
   const double recovery = MeasureRecovery(*daemon, 1.5 * idle_p99);
-  daemon.reset();
-
-  // A device on which latency goes first: steps are short, so that nobody waits long for one.
-  daemon = Start({"--sim-base-us=5000",
-                  "--sim-per-token-us=20",
-                  "--sim-per-context-token-ns=0",
-                  "--max-num-batched-tokens=256",
-                  "--max-steps-in-flight=1"});
-  const double idle_ttft = Percentile(ProbeMs(*daemon, kShortPromptTokens, 1), 0.99);
-  const double flood_ttft = Percentile(ProbeBesideFlood(*daemon), 0.99);
-  daemon.reset();
-
   const double memory = static_cast<double>(overload.resident_bytes) /
                         static_cast<double>(std::max<uint64_t>(capacity.resident_bytes, 1));
-  bool reached = Print({"goodput under ten times the load, of capacity",
-                        "ratio",
-                        0.95,
-                        overload.ok_per_second / capacity.ok_per_second,
-                        false});
-  reached &= Print({"99 % of refusals within", "ms", 10.0, overload.refusal_p99_ms});
-  reached &=
-      Print({"refusals that say when to come again", "ratio", 1.0, overload.hinted_share, false});
-  reached &= Print({"resident memory, of that at capacity", "ratio", 1.10, memory});
-  reached &= Print({"seconds to normal latency", "s", 5.0, recovery});
-  reached &= Print(
-      {"99 % of short requests beside a flood, of idle", "ratio", 3.0, flood_ttft / idle_ttft});
-  const std::string json = absl::StrFormat(
-      "{\n"
-      "  \"seconds\": %.0f,\n"
-      "  \"capacity_per_second\": %.1f,\n"
-      "  \"goodput_per_second\": %.1f,\n"
-      "  \"refused_per_second\": %.1f,\n"
-      "  \"refusal_p99_ms\": %.2f,\n"
-      "  \"hinted_share\": %.4f,\n"
-      "  \"other_failures\": %d,\n"
-      "  \"resident_mib_at_capacity\": %.1f,\n"
-      "  \"resident_mib_overloaded\": %.1f,\n"
-      "  \"idle_latency_p99_ms\": %.1f,\n"
-      "  \"recovery_seconds\": %.2f,\n"
-      "  \"short_ttft_p99_ms_idle\": %.2f,\n"
-      "  \"short_ttft_p99_ms_beside_flood\": %.2f\n"
-      "}\n",
-      absl::ToDoubleSeconds(time),
-      capacity.ok_per_second,
-      overload.ok_per_second,
-      overload.refused_per_second,
-      overload.refusal_p99_ms,
-      overload.hinted_share,
-      overload.num_other,
-      static_cast<double>(capacity.resident_bytes) / (1 << 20),
-      static_cast<double>(overload.resident_bytes) / (1 << 20),
-      idle_p99,
-      recovery,
-      idle_ttft,
-      flood_ttft);
-  std::fputs(json.c_str(), stdout);
-  if (json_path != nullptr) {
-    std::FILE* const file = std::fopen(json_path, "w");
-    if (file == nullptr || std::fputs(json.c_str(), file) < 0) return 1;
-    std::fclose(file);
+  report->Note("capacity", "requests/s", capacity.ok_per_second);
+  report->Note("refused", "requests/s", overload.refused_per_second);
+  report->Note("latency when idle, p99", "ms", idle_p99);
+  report->Note(
+      "resident at capacity", "MiB", static_cast<double>(capacity.resident_bytes) / (1 << 20));
+  report->Add({"other failures", "calls", 0, static_cast<double>(overload.num_other)});
+  report->Add({"goodput under ten times the load, of capacity",
+               "ratio",
+               0.95,
+               overload.ok_per_second / capacity.ok_per_second,
+               false});
+  report->Add({"99 % of refusals within", "ms", 10.0, overload.refusal_p99_ms});
+  report->Add({"refusals that say when to come again", "ratio", 1.0, overload.hinted_share, false});
+  report->Add({"resident memory, of that at capacity", "ratio", 1.10, memory});
+  report->Add({"seconds to normal latency", "s", 5.0, recovery});
+}
+
+void RunFloods(Report* report) {
+  // A device on which latency goes first: steps are short, so that nobody waits long for one.
+  const std::vector<std::string> flags = {"--sim-base-us=5000",
+                                          "--sim-per-token-us=20",
+                                          "--sim-per-context-token-ns=0",
+                                          "--max-num-batched-tokens=256",
+                                          "--max-waiting-requests=1024",
+                                          "--max-waiting-tokens=1000000",
+                                          "--max-steps-in-flight=1"};
+  const double idle = Percentile(ProbeMs(*Start(flags), kShortPromptTokens, 1), 0.99);
+  report->Note("short request's first token when idle, p99", "ms", idle);
+  for (const Flood& flood : kFloods) {
+    std::vector<std::string> with_cache = flags;
+    if (flood.num_cached_tokens > 0)
+      with_cache.push_back(
+          absl::StrCat("--kv-cache-memory=", flood.num_cached_tokens * kSimTokenBytes));
+    const std::vector<double> ms = ProbeBesideFlood(*Start(std::move(with_cache)), flood);
+    std::string name = absl::StrFormat("beside %d prompts of %d tokens and %d out",
+                                       flood.depth,
+                                       kLongPromptTokens,
+                                       flood.num_output_tokens);
+    if (flood.num_cached_tokens > 0)
+      absl::StrAppend(&name, " in a cache of ", flood.num_cached_tokens);
+    report->Note(name + ", p50", "ms", Percentile(ms, 0.5));
+    report->Add({name + ", p99 of idle", "ratio", 3.0, Percentile(ms, 0.99) / idle});
   }
-  return reached ? 0 : 1;
+}
+
+// Two tenants of equal weight, one of which always has ten times as many requests there.
+void RunTenants(absl::Duration time, Report* report) {
+  const std::string keys = absl::StrCat("/tmp/overload-bench-", getpid());
+  std::ofstream(keys) << "loud tenant=loud\nquiet tenant=quiet\n";
+  std::vector<std::string> flags = LoadedDevice();
+  flags.insert(flags.end(), {"--max-waiting-requests=1024", "--api-key-file=" + keys});
+  const auto daemon = Start(std::move(flags), "loud");
+  Calls loud(*daemon), quiet(*daemon);
+  const absl::Time begin = absl::Now() + absl::Seconds(3), end = begin + time;
+  while (absl::Now() < end) {
+    while (loud.num_open() < 400) loud.Start(kPromptTokens, kOutputTokens, "loud");
+    while (quiet.num_open() < 40) quiet.Start(kPromptTokens, kOutputTokens, "quiet");
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  const double by_loud = Describe(loud.TakeAnswers(), begin, end).ok_per_second;
+  const double by_quiet = Describe(quiet.TakeAnswers(), begin, end).ok_per_second;
+  loud.WaitForAll();
+  quiet.WaitForAll();
+  unlink(keys.c_str());
+  report->Note("of the tenant with ten times the load", "requests/s", by_loud);
+  report->Note("of the other", "requests/s", by_quiet);
+  report->Add({"what the one gets of what the other gets, off 1",
+               "ratio",
+               0.05,
+               std::abs(by_loud / std::max(by_quiet, 1e-9) - 1.0)});
+}
+
+int Run(double seconds, const char* json_path) {
+  Report report(absl::StrFormat("overload_bench %g", seconds));
+  RunFloods(&report);
+  RunTenants(absl::Seconds(15), &report);
+  if (seconds > 0) RunOverload(absl::Seconds(seconds), &report);
+  return report.Write(json_path) && report.reached() ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace pagoda::bench
 
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 20.0;
-  return pagoda::bench::Run(absl::Seconds(seconds), argc > 2 ? argv[2] : nullptr);
+  return pagoda::bench::Run(argc > 1 ? std::atof(argv[1]) : 20.0, argc > 2 ? argv[2] : nullptr);
 }

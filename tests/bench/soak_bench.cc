@@ -3,7 +3,7 @@
 // of it. Goals: resident memory within 1 % after the warm-up, no descriptor and no block left, and
 // counters that are those of the clients.
 //
-// usage: soak_bench [MINUTES]
+// usage: soak_bench [MINUTES [STEP_US [JSON-FILE]]]; longer steps make it take less of the machine
 
 #include <algorithm>
 #include <atomic>
@@ -14,9 +14,11 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -38,7 +40,8 @@ constexpr double kWarmUpShare = 0.2, kMeanShare = 0.1;  // of the time
 enum class Manner { kGood, kCancels, kHasDeadline, kIsInvalid, kIsTooLong };
 
 struct Counts {
-  std::atomic<int64_t> sent{0}, ended{0}, ok{0}, refused{0}, wrong{0}, tokens{0};
+  std::atomic<int64_t> sent{0}, ended{0}, ok{0}, refused{0}, cancelled{0}, late{0}, wrong{0},
+      tokens{0};
 };
 
 // One call, which deletes itself at its end.
@@ -68,6 +71,8 @@ class SoakCall final : public grpc::ClientReadReactor<v1::StreamGenerateResponse
     const grpc::StatusCode code = status.error_code();
     if (code == grpc::StatusCode::OK) counts_->ok.fetch_add(1);
     if (code == grpc::StatusCode::INVALID_ARGUMENT) counts_->refused.fetch_add(1);
+    if (code == grpc::StatusCode::CANCELLED) counts_->cancelled.fetch_add(1);
+    if (code == grpc::StatusCode::DEADLINE_EXCEEDED) counts_->late.fetch_add(1);
     if (!IsExpected(code)) {
       counts_->wrong.fetch_add(1);
       std::fprintf(stderr,
@@ -173,13 +178,26 @@ double Mean(const std::vector<double>& values, double from_share) {
   return sum / static_cast<double>(size);
 }
 
-double MetricOf(const e2e::TestDaemon& daemon, const char* series) {
-  return daemon.Metric(series).value_or(-1);
+// 0: absent, as counters are of what has never been.
+double MetricOf(const e2e::TestDaemon& daemon, const std::string& series) {
+  return daemon.Metric(series).value_or(0);
 }
 
-int Run(double minutes) {
+double FinishedOf(const e2e::TestDaemon& daemon, const char* outcome) {
+  return MetricOf(
+      daemon,
+      absl::StrCat("pagoda_requests_finished_total{model=\"fable-7m\",api=\"grpc\",outcome=\"",
+                   outcome,
+                   "\""));
+}
+
+double RejectedOf(const e2e::TestDaemon& daemon, const char* reason) {
+  return MetricOf(daemon, absl::StrCat("pagoda_requests_rejected_total{reason=\"", reason, "\"}"));
+}
+
+int Run(double minutes, int step_us, const char* json_path) {
   auto started = e2e::TestDaemon::Start({.flags = {"--device=sim",
-                                                   "--sim-base-us=2000",
+                                                   absl::StrCat("--sim-base-us=", step_us),
                                                    "--sim-per-token-us=5",
                                                    absl::StrCat("--max-num-seqs=", kMaxRunning),
                                                    "--max-waiting-requests=4096",
@@ -196,7 +214,7 @@ int Run(double minutes) {
   for (auto& stub : stubs) e2e::StreamGenerate(*stub, e2e::TextRequest("warm", 2));
   const int64_t num_extra = static_cast<int64_t>(stubs.size());
   const double descriptors_before = NumDescriptors(daemon.pid());
-  std::printf("capacity %.0f requests/s; %.0f minutes at %.0f requests/s\n",
+  std::printf("capacity %.0f requests/s; %.1f minutes at %.0f requests/s\n",
               capacity,
               minutes,
               kLoad * capacity);
@@ -213,6 +231,10 @@ int Run(double minutes) {
     if (next >= next_sample) {
       resident.push_back(static_cast<double>(ResidentBytes(daemon.pid())));
       next_sample += kSamplePeriod;
+      if (resident.size() % 60 == 0) {
+        std::printf("%zu min: %.2f MiB\n", resident.size() / 60, resident.back() / (1 << 20));
+        std::fflush(stdout);
+      }
     }
     next += absl::Seconds(pause(random));
   }
@@ -225,39 +247,59 @@ int Run(double minutes) {
            MetricOf(daemon, "pagoda_grpc_streams") == 0;
   });
 
-  std::printf("%lld requests, %lld ok, %lld refused, %lld tokens; the daemon took %.2f cores\n",
-              static_cast<long long>(counts.sent.load()),
-              static_cast<long long>(counts.ok.load()),
-              static_cast<long long>(counts.refused.load()),
-              static_cast<long long>(counts.tokens.load()),
-              cores);
   const double early = Mean(resident, kWarmUpShare), late = Mean(resident, 1 - kMeanShare);
-  const double finished_ok =
-      MetricOf(
-          daemon,
-          "pagoda_requests_finished_total{model=\"fable-7m\",api=\"grpc\",outcome=\"length\"") +
-      MetricOf(daemon,
-               "pagoda_requests_finished_total{model=\"fable-7m\",api=\"grpc\",outcome=\"stop\"");
-  const double rejected = MetricOf(daemon, "pagoda_requests_rejected_total{reason=\"invalid\"}") +
-                          MetricOf(daemon, "pagoda_requests_rejected_total{reason=\"too_long\"}");
-  bool reached = Print({"unexpected ends", "calls", 0, static_cast<double>(counts.wrong.load())});
-  reached &= Print({"drift of resident memory", "%", 1.0, 100 * (late / early - 1)});
-  reached &= Print(
-      {"descriptors more than before", "", 0, NumDescriptors(daemon.pid()) - descriptors_before});
-  reached &= Print(
+  double num_finished = 0;
+  for (const char* outcome : {"stop", "length", "cancelled", "deadline", "rejected", "error"})
+    num_finished += FinishedOf(daemon, outcome);
+  const double finished_ok = FinishedOf(daemon, "length") + FinishedOf(daemon, "stop");
+  const double rejected = RejectedOf(daemon, "invalid") + RejectedOf(daemon, "too_long");
+  // A scrape's connection may be there a little longer.
+  double descriptors = 0;
+  e2e::TestDaemon::Eventually(absl::Seconds(5), [&] {
+    descriptors = NumDescriptors(daemon.pid()) - descriptors_before;
+    return descriptors <= 0;
+  });
+
+  Report report(absl::StrFormat("soak_bench %g %d", minutes, step_us));
+  report.Note("requests", "", static_cast<double>(counts.sent.load()));
+  report.Note("ended well", "", static_cast<double>(counts.ok.load()));
+  report.Note("tokens read", "", static_cast<double>(counts.tokens.load()));
+  report.Note("load", "requests/s", kLoad * capacity);
+  report.Note("processor time of the daemon", "cores", cores);
+  report.Note("resident after the warm-up", "MiB", early / (1 << 20));
+  report.Add({"unexpected ends", "calls", 0, static_cast<double>(counts.wrong.load())});
+  report.Add({"drift of resident memory", "%", 1.0, 100 * (late / early - 1)});
+  report.Add({"descriptors more than before", "", 0, descriptors});
+  report.Add(
       {"blocks in use", "", 0, MetricOf(daemon, "pagoda_kv_blocks{pool=\"0\",state=\"used\"}")});
-  reached &= Print({"finished requests, daemon less clients",
-                    "",
-                    0,
-                    std::abs(finished_ok - static_cast<double>(counts.ok.load() + num_extra))});
-  reached &= Print({"refused requests, daemon less clients",
-                    "",
-                    0,
-                    std::abs(rejected - static_cast<double>(counts.refused.load()))});
-  return reached ? 0 : 1;
+  report.Add({"finished requests, daemon less clients",
+              "",
+              0,
+              std::abs(finished_ok - static_cast<double>(counts.ok.load() + num_extra))});
+  // A client whose time is over may be told before the daemon looks, or before it is reached.
+  const double cut = FinishedOf(daemon, "cancelled") + FinishedOf(daemon, "deadline");
+  const auto cancelled = static_cast<double>(counts.cancelled.load());
+  const auto past_deadline = static_cast<double>(counts.late.load());
+  report.Add({"requests cut short, daemon off clients",
+              "",
+              0,
+              std::max({0.0, cancelled - cut, cut - cancelled - past_deadline})});
+  report.Add({"refused requests, daemon less clients",
+              "",
+              0,
+              std::abs(rejected - static_cast<double>(counts.refused.load()))});
+  report.Add({"received requests less those that ended",
+              "",
+              0,
+              std::abs(MetricOf(daemon, "pagoda_requests_received_total") - num_finished)});
+  return report.Write(json_path) && report.reached() ? 0 : 1;
 }
 
 }  // namespace
 }  // namespace pagoda::bench
 
-int main(int argc, char** argv) { return pagoda::bench::Run(argc > 1 ? std::atof(argv[1]) : 60); }
+int main(int argc, char** argv) {
+  return pagoda::bench::Run(argc > 1 ? std::atof(argv[1]) : 60,
+                            argc > 2 ? std::atoi(argv[2]) : 2000,
+                            argc > 3 ? argv[3] : nullptr);
+}
