@@ -10,6 +10,8 @@ namespace {
 
 constexpr char kEvent[] = "data: ";
 constexpr char kEndOfEvent[] = "\n\n";
+// Of an event with a few tokens' text.
+constexpr size_t kUsualRestBytes = 128;
 
 std::string HeadOf(const ResponseShape& shape) {
   std::string head = kEvent;
@@ -64,6 +66,7 @@ void StreamWriter::Append(const v1::StreamGenerateResponse& message, std::string
 }
 
 void StreamWriter::BeginEvent(uint32_t index, std::string* out) const {
+  out->reserve(out->size() + head_.size() + kUsualRestBytes);
   absl::StrAppend(out, head_, "{\"index\":", first_choice_ + index);
 }
 

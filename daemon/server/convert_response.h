@@ -25,6 +25,8 @@ class ResponseConverter {
   void FillLogprobs(const engine::TokenLogprobs& position, v1::TokenLogprobs* out) const;
   v1::Finished MakeFinished(int32_t index, const engine::SequenceFinished& finished) const;
 
+  // Whether outputs may begin with the prompt's text.
+  bool echoes() const { return !echo_text_.empty(); }
   int32_t num_sequences() const { return num_sequences_; }
 
  private:

@@ -106,6 +106,7 @@ class GenerationCall {
   // the id again. Before Finish or its like.
   void Close(const absl::Status& status);
   ResponseConverter& converter() { return *converter_; }
+  const ResponseConverter& converter() const { return *converter_; }
   const CallServices& services() const { return services_; }
   ApiMetrics& metrics() { return metrics_; }
 

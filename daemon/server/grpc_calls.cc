@@ -101,12 +101,12 @@ absl::StatusOr<ConvertedRequest> GrpcStreamCall::Convert(const CallOrigin& origi
   return ParseAndConvert<v1::StreamGenerateRequest>(*request_, *services().model, origin);
 }
 
-absl::optional<grpc::ByteBuffer> GrpcStreamCall::Render(v1::StreamGenerateResponse event) {
-  return SerializeReply(event);
+absl::optional<grpc::ByteBuffer> GrpcStreamCall::Render(v1::StreamGenerateResponse* event) {
+  return SerializeReply(*event);
 }
 
 void GrpcStreamCall::Write(Messages messages, bool more) {
-  absl::optional<grpc::ByteBuffer> bytes = Render(std::move(messages.front()));
+  absl::optional<grpc::ByteBuffer> bytes = Render(&messages.front());
   if (!bytes.has_value()) return HandleWritten();
   in_flight_ = *std::move(bytes);
   // With more to follow the transport may wait for it, so that one packet carries both. Not on the
@@ -119,7 +119,7 @@ void GrpcStreamCall::Write(Messages messages, bool more) {
 }
 
 void GrpcStreamCall::WriteLast(Messages messages) {
-  absl::optional<grpc::ByteBuffer> bytes = Render(std::move(messages.front()));
+  absl::optional<grpc::ByteBuffer> bytes = Render(&messages.front());
   if (!bytes.has_value()) return Finish(absl::OkStatus());
   in_flight_ = *std::move(bytes);
   StartWriteAndFinish(&in_flight_, grpc::WriteOptions(), grpc::Status::OK);

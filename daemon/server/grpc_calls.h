@@ -34,7 +34,7 @@ class GrpcStreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public
  protected:
   absl::StatusOr<ConvertedRequest> Convert(const CallOrigin& origin) override;
   // Owner: what goes to the client for an event; absent: nothing.
-  virtual absl::optional<grpc::ByteBuffer> Render(v1::StreamGenerateResponse event);
+  virtual absl::optional<grpc::ByteBuffer> Render(v1::StreamGenerateResponse* event);
   void Finish(const absl::Status& status) override;
   const grpc::ByteBuffer& request_bytes() const { return *request_; }
 

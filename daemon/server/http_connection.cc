@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
-#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 #include <netinet/in.h>
@@ -36,9 +35,11 @@ absl::string_view ToView(boost::beast::string_view text) { return {text.data(), 
 
 HttpConnection::HttpConnection(const HttpConnectionOptions* options,
                                asio::io_context* context,
+                               IoTasks* tasks,
                                Socket socket)
     : options_(*options),
       context_(*context),
+      tasks_(*tasks),
       stream_(std::move(socket), options->tls == nullptr ? nullptr : options->tls->current()) {}
 
 HttpConnection::~HttpConnection() = default;
@@ -65,10 +66,6 @@ void HttpConnection::Greet(void (HttpConnection::*next)()) {
 void HttpConnection::TurnAway() {
   last_write_ns_ = options_.clock->NowNs();
   Greet(&HttpConnection::RefuseConnection);
-}
-
-void HttpConnection::Post(absl::AnyInvocable<void()> task) {
-  asio::post(context_, std::move(task));
 }
 
 void HttpConnection::StartRead() {
@@ -103,7 +100,7 @@ void HttpConnection::HandleHeader(ErrorCode error) {
     }
   }
   if (!is_busy_ && ToView(parser_->get()[http::field::expect]) == "100-continue")
-    Send("HTTP/1.1 100 Continue\r\n\r\n");
+    Send({"HTTP/1.1 100 Continue\r\n\r\n"});
   body_start_ns_ = options_.clock->NowNs();
   parser_->eager(true);
   ReadBody();
@@ -249,14 +246,14 @@ void HttpConnection::Reply(HttpReply reply) {
   HttpHeaders headers = CommonHeaders();
   headers.insert(headers.end(), reply.headers.begin(), reply.headers.end());
   const size_t body_bytes = reply.body.size();
-  std::string bytes = FormatHead({.status = reply.status,
-                                  .content_type = reply.content_type,
-                                  .body_bytes = &body_bytes,
-                                  .http_1_0 = current_.http_1_0,
-                                  .keep_alive = keeps,
-                                  .headers = &headers});
-  if (current_.method != "HEAD") bytes += reply.body;
-  Send(std::move(bytes));
+  const std::string head = FormatHead({.status = reply.status,
+                                       .content_type = reply.content_type,
+                                       .body_bytes = &body_bytes,
+                                       .http_1_0 = current_.http_1_0,
+                                       .keep_alive = keeps,
+                                       .headers = &headers});
+  if (current_.method == "HEAD") reply.body.clear();
+  Send({head, reply.body});
   FinishExchange(!keeps);
 }
 
@@ -265,31 +262,27 @@ void HttpConnection::BeginStream() {
   headers.emplace_back("Cache-Control", "no-cache");
   // Proxies would hold events back.
   headers.emplace_back("X-Accel-Buffering", "no");
-  Send(FormatHead({.content_type = "text/event-stream; charset=utf-8",
-                   .http_1_0 = current_.http_1_0,
-                   .keep_alive = current_.keep_alive && !current_.http_1_0,
-                   .headers = &headers}));
+  Send({FormatHead({.content_type = "text/event-stream; charset=utf-8",
+                    .http_1_0 = current_.http_1_0,
+                    .keep_alive = current_.keep_alive && !current_.http_1_0,
+                    .headers = &headers})});
 }
 
-void HttpConnection::Write(std::string bytes, absl::AnyInvocable<void()> on_written) {
-  if (client_gone_) return on_written();
-  waiting_callbacks_.push_back(std::move(on_written));
-  if (current_.http_1_0) return Send(std::move(bytes));
-  std::string chunk;
-  chunk.reserve(bytes.size() + 16);
-  AppendChunk(bytes, &chunk);
-  Send(std::move(chunk));
+bool HttpConnection::Write(absl::string_view bytes) {
+  if (current_.http_1_0) {
+    Send({bytes});
+  } else {
+    Send({ChunkHead(bytes.size()), bytes, kEndOfChunk});
+  }
+  return !is_writing_;
 }
 
 void HttpConnection::EndStream(std::string bytes, bool closes) {
-  std::string last;
   if (current_.http_1_0) {
-    last = std::move(bytes);
+    Send({bytes});
   } else {
-    AppendChunk(bytes, &last);
-    last.append(kLastChunk);
+    Send({ChunkHead(bytes.size()), bytes, kEndOfLastChunk});
   }
-  Send(std::move(last));
   FinishExchange(closes || current_.http_1_0 || !current_.keep_alive || is_draining_);
 }
 
@@ -316,12 +309,17 @@ void HttpConnection::FinishExchange(bool closes) {
   StartRead();
 }
 
-void HttpConnection::Send(std::string bytes) {
+void HttpConnection::Send(std::array<absl::string_view, 3> pieces) {
   if (is_closed_ || client_gone_) return;
-  if (waiting_.empty()) {
-    waiting_ = std::move(bytes);
-  } else {
-    waiting_ += bytes;
+  size_t taken = 0;
+  if (!is_writing_) {
+    last_write_ns_ = options_.clock->NowNs();
+    taken = stream_.WriteNow(pieces);
+  }
+  for (absl::string_view piece : pieces) {
+    const size_t skipped = std::min(taken, piece.size());
+    taken -= skipped;
+    absl::StrAppend(&waiting_, piece.substr(skipped));
   }
   Flush();
 }
@@ -331,7 +329,6 @@ void HttpConnection::Flush() {
   is_writing_ = true;
   last_write_ns_ = options_.clock->NowNs();
   in_flight_ = std::exchange(waiting_, "");
-  in_flight_callbacks_.swap(waiting_callbacks_);
   asio::async_write(
       stream_, asio::buffer(in_flight_), [self = shared_from_this()](ErrorCode error, size_t) {
         self->HandleWritten(error);
@@ -342,13 +339,14 @@ void HttpConnection::HandleWritten(ErrorCode error) {
   is_writing_ = false;
   last_write_ns_ = options_.clock->NowNs();
   in_flight_.clear();
-  std::vector<absl::AnyInvocable<void()>> callbacks;
-  callbacks.swap(in_flight_callbacks_);
-  for (auto& callback : callbacks) callback();
   if (error) return HandleClientGone();
   Flush();
   if (is_writing_ || is_closed_) return;
   if (closes_when_written_) return StartLinger();
+  if (exchange_ != nullptr) {
+    const std::shared_ptr<HttpExchange> exchange = exchange_;
+    exchange->HandleWritten();
+  }
   // It may have waited for this.
   StartRead();
 }
@@ -414,9 +412,6 @@ void HttpConnection::Close() {
   GiveBodyBytes();
   ErrorCode ignored;
   stream_.socket().close(ignored);
-  std::vector<absl::AnyInvocable<void()>> callbacks;
-  callbacks.swap(waiting_callbacks_);
-  for (auto& callback : callbacks) callback();
   waiting_.clear();
 }
 

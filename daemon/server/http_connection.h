@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -17,6 +18,7 @@
 #include "daemon/server/http_message.h"
 #include "daemon/server/http_routes.h"
 #include "daemon/server/http_stream.h"
+#include "daemon/server/io_tasks.h"
 #include "daemon/server/tls_files.h"
 #include "kernels/base/clock.h"
 
@@ -51,6 +53,7 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
 
   HttpConnection(const HttpConnectionOptions* options,
                  boost::asio::io_context* context,
+                 IoTasks* tasks,
                  Socket socket);
   ~HttpConnection() override;
 
@@ -65,10 +68,10 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   void CutOff() { HandleClientGone(); }
   bool is_closed() const { return is_closed_; }
 
-  void Post(absl::AnyInvocable<void()> task) override;
+  void Post(absl::AnyInvocable<void()> task) override { tasks_.Post(std::move(task)); }
   void Reply(HttpReply reply) override;
   void BeginStream() override;
-  void Write(std::string bytes, absl::AnyInvocable<void()> on_written) override;
+  bool Write(absl::string_view bytes) override;
   void EndStream(std::string bytes, bool closes) override;
   void Abort() override;
 
@@ -95,7 +98,8 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
   void Refuse(const openai::HttpError& error);
   void FinishExchange(bool closes);
   HttpHeaders CommonHeaders() const;
-  void Send(std::string bytes);
+  // The pieces one after the other: to the kernel as far as it takes them, or after what waits.
+  void Send(std::array<absl::string_view, 3> pieces);
   void Flush();
   void HandleWritten(ErrorCode error);
   void HandleClientGone();
@@ -110,6 +114,7 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
 
   const HttpConnectionOptions& options_;
   boost::asio::io_context& context_;
+  IoTasks& tasks_;
   HttpStream stream_;
   boost::beast::flat_buffer buffer_;
   absl::optional<Parser> parser_;
@@ -127,8 +132,6 @@ class HttpConnection final : public HttpPeer, public std::enable_shared_from_thi
 
   std::string waiting_;    // to be written
   std::string in_flight_;  // the kernel is given this
-  std::vector<absl::AnyInvocable<void()>> waiting_callbacks_;
-  std::vector<absl::AnyInvocable<void()>> in_flight_callbacks_;
 
   bool is_counted_ = false;
   bool is_reading_ = false;

@@ -164,8 +164,8 @@ void HttpGeneration::Run(const std::string& body) {
 // Each holds the peer: the task may run, and drop everything else, before Post returns.
 void HttpGeneration::PostWrite(size_t call, std::string events) {
   const std::shared_ptr<HttpPeer> peer = peer_;
-  peer->Post([self = shared_from_this(), call, events = std::move(events)]() mutable {
-    self->HandleWrite(call, std::move(events));
+  peer->Post([self = shared_from_this(), call, events = std::move(events)] {
+    self->HandleWrite(call, events);
   });
 }
 
@@ -195,6 +195,7 @@ void HttpGeneration::PostCutOff(size_t call, absl::Status status) {
 void HttpGeneration::HandlePrepared() {
   is_prepared_ = true;
   ended_.resize(calls_.size(), false);
+  awaits_write_.resize(calls_.size(), false);
   choices_.resize(calls_.size());
   num_running_ = calls_.size();
   if (client_gone_) CancelRest();
@@ -214,20 +215,33 @@ void HttpGeneration::CancelRest() {
 void HttpGeneration::HandleQuiet() {
   if (!is_stream_ || !is_prepared_ || client_gone_) return;
   BeginStream();
-  peer_->Write(openai::kHeartbeat, [] {});
+  peer_->Write(openai::kHeartbeat);
 }
 
 void HttpGeneration::BeginStream() {
   if (!std::exchange(has_begun_, true)) peer_->BeginStream();
 }
 
-void HttpGeneration::HandleWrite(size_t call, std::string events) {
-  const auto on_written = [self = shared_from_this(), call] {
-    if (!self->ended_[call]) static_cast<StreamingCall&>(*self->calls_[call]).HandleWritten();
-  };
-  if (client_gone_ || !error_.ok()) return on_written();
-  BeginStream();
-  peer_->Write(std::move(events), on_written);
+void HttpGeneration::HandleWrite(size_t call, absl::string_view events) {
+  if (!client_gone_ && error_.ok()) {
+    BeginStream();
+    if (!peer_->Write(events)) {
+      awaits_write_[call] = true;
+      return;
+    }
+  }
+  NoteWritten(call);
+}
+
+void HttpGeneration::HandleWritten() {
+  for (size_t i = 0; i < awaits_write_.size(); ++i) {
+    if (awaits_write_[i]) NoteWritten(i);
+  }
+}
+
+void HttpGeneration::NoteWritten(size_t call) {
+  awaits_write_[call] = false;
+  if (!ended_[call]) static_cast<StreamingCall&>(*calls_[call]).HandleWritten();
 }
 
 void HttpGeneration::HandleEnd(size_t call, std::string last, const absl::Status& status) {
@@ -242,7 +256,7 @@ void HttpGeneration::HandleEnd(size_t call, std::string last, const absl::Status
   } else if (!last.empty() && !client_gone_ && error_.ok()) {
     BeginStream();
     if (num_running_ > 0) {
-      peer_->Write(std::move(last), [] {});
+      peer_->Write(last);
     } else {
       if (shape_.include_usage) last += openai::UsageEvent(shape_, usage_);
       peer_->EndStream(last + openai::kDoneEvent, /*closes=*/false);

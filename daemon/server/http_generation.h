@@ -34,6 +34,7 @@ class HttpGeneration final : public HttpExchange,
 
   // I/O thread.
   void HandleClientGone() override;
+  void HandleWritten() override;
   void HandleQuiet() override;
 
  private:
@@ -47,7 +48,8 @@ class HttpGeneration final : public HttpExchange,
 
   // I/O thread.
   void HandlePrepared();
-  void HandleWrite(size_t call, std::string events);
+  void HandleWrite(size_t call, absl::string_view events);
+  void NoteWritten(size_t call);
   void HandleEnd(size_t call, std::string last, const absl::Status& status);
   void BeginStream();
   void CancelRest();
@@ -62,8 +64,10 @@ class HttpGeneration final : public HttpExchange,
   bool is_stream_ = false;
   std::vector<std::unique_ptr<GenerationCall>> calls_;
   // I/O thread.
-  std::vector<bool> ended_;           // of each call
-  std::vector<std::string> choices_;  // of each call, where the answer comes whole
+  // Of each call.
+  std::vector<bool> ended_;
+  std::vector<bool> awaits_write_;    // its events are not all with the kernel
+  std::vector<std::string> choices_;  // where the answer comes whole
   size_t num_running_ = 0;
   openai::UsageTotals usage_;
   absl::Status error_;  // the first

@@ -54,8 +54,6 @@ bool LooksRetryable(int status) {
 
 }  // namespace
 
-const char kLastChunk[] = "0\r\n\r\n";
-
 HttpReply ErrorReply(const openai::HttpError& error) {
   HttpReply reply = {.status = error.status, .body = error.ToJson()};
   if (error.retry_after.has_value()) {
@@ -93,8 +91,6 @@ std::string FormatHead(const HttpHead& head) {
   return out;
 }
 
-void AppendChunk(absl::string_view bytes, std::string* out) {
-  absl::StrAppend(out, absl::Hex(bytes.size()), "\r\n", bytes, "\r\n");
-}
+std::string ChunkHead(size_t chunk_bytes) { return absl::StrCat(absl::Hex(chunk_bytes), "\r\n"); }
 
 }  // namespace pagoda::daemon

@@ -54,9 +54,11 @@ struct HttpHead {
 };
 std::string FormatHead(const HttpHead& head);
 
-// A chunk of a chunked body. REQUIRES: bytes is not empty, which would end the body.
-void AppendChunk(absl::string_view bytes, std::string* out);
-extern const char kLastChunk[];
+// What stands before and after a chunk of a chunked body, and after the last one with the end of
+// the body. REQUIRES: the chunk is not empty, which would end the body.
+std::string ChunkHead(size_t chunk_bytes);
+inline constexpr char kEndOfChunk[] = "\r\n";
+inline constexpr char kEndOfLastChunk[] = "\r\n0\r\n\r\n";
 
 // One side of an exchange: where its answer goes. But for Post, I/O thread.
 class HttpPeer {
@@ -68,8 +70,9 @@ class HttpPeer {
   virtual void Reply(HttpReply reply) = 0;
   // The head of a stream of events.
   virtual void BeginStream() = 0;
-  // Part of a stream; `on_written` runs when the kernel has taken it, or the client is gone.
-  virtual void Write(std::string bytes, absl::AnyInvocable<void()> on_written) = 0;
+  // Part of a stream. False: not all that was written is with the kernel yet; HandleWritten of the
+  // exchange says when it is, unless the client goes before.
+  virtual bool Write(absl::string_view bytes) = 0;
   // Ends a stream and the exchange. `closes`: and the connection.
   virtual void EndStream(std::string bytes, bool closes) = 0;
   // Drops what waits and the connection; ends the exchange.
@@ -82,6 +85,8 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
   // The client is gone: the answer is not wanted. The exchange still ends by one of the above.
   virtual void HandleClientGone() = 0;
+  // The kernel has taken what Write left.
+  virtual void HandleWritten() = 0;
   // Nothing has been sent for a while.
   virtual void HandleQuiet() = 0;
 };

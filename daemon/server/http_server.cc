@@ -40,6 +40,7 @@ struct HttpServer::IoThread {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> guard{context.get_executor()};
   asio::steady_timer tick{context};
+  IoTasks tasks{&context};
   // Its own thread only.
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;
   bool is_stopping = false;
@@ -143,8 +144,8 @@ void HttpServer::Accept() {
 
 void HttpServer::Adopt(IoThread* thread, HttpConnection::Socket socket) {
   if (thread->is_stopping) return;
-  auto connection =
-      std::make_shared<HttpConnection>(&options_.connection, &thread->context, std::move(socket));
+  auto connection = std::make_shared<HttpConnection>(
+      &options_.connection, &thread->context, &thread->tasks, std::move(socket));
   thread->connections.insert(connection);
   // Threads that look at once may let a few more in.
   const auto& num_connections = *options_.connection.num_connections;

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <array>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <memory>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <utility>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 
 namespace pagoda::daemon {
@@ -38,6 +42,21 @@ class HttpStream {
   template <typename Handler>
   void AsyncShutdown(Handler handler) {
     tls_->async_shutdown(std::move(handler));
+  }
+
+  // How many bytes of the three the kernel takes without waiting. 0 also where that is not known
+  // here: what is wrong with the socket, or any of it where it is encrypted, is for
+  // async_write_some.
+  size_t WriteNow(std::array<absl::string_view, 3> pieces) {
+    if (tls_.has_value()) return 0;
+    std::array<iovec, 3> parts;
+    for (size_t i = 0; i < pieces.size(); ++i)
+      parts[i] = {.iov_base = const_cast<char*>(pieces[i].data()), .iov_len = pieces[i].size()};
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t size = sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return size > 0 ? static_cast<size_t>(size) : 0;
   }
 
   template <typename Buffers, typename Handler>

@@ -45,12 +45,32 @@ engine::OutputDelta TakeOutput(engine::OutputDelta* from) {
 }  // namespace
 
 GenerationCall::Progress StreamCall::HandleOutput(engine::OutputDelta delta) {
+  if (CanWriteAtOnce(delta)) {
+    WriteAtOnce(&delta);
+    return Progress::kLive;
+  }
   if (delta.started.has_value()) AddStarted(*delta.started);
   if (!delta.prompt_logprobs.empty()) AddPromptLogprobs(delta.prompt_logprobs);
   AddOutput(&delta);
   if (delta.finished.has_value()) AddFinished(delta.index, *delta.finished);
   ended_ = delta.last;
   return Advance();
+}
+
+bool StreamCall::CanWriteAtOnce(const engine::OutputDelta& delta) const {
+  return waiting_.empty() && !delta.tokens.empty() && !delta.started.has_value() &&
+         delta.prompt_logprobs.empty() && !delta.finished.has_value() && !delta.last &&
+         !converter().echoes() && write_state_.load(std::memory_order_acquire) == WriteState::kIdle;
+}
+
+void StreamCall::WriteAtOnce(engine::OutputDelta* delta) {
+  // Most of what is written at all; the thread's message keeps its memory. It stays small: a step's
+  // output of one sequence.
+  thread_local v1::StreamGenerateResponse message;
+  message.mutable_delta()->Clear();
+  in_flight_output_bytes_ = OutputBytes(*delta);
+  converter().AppendOutput(delta, message.mutable_delta());
+  BeginWrite(absl::MakeSpan(&message, 1), /*more=*/false);
 }
 
 void StreamCall::AddStarted(const engine::RequestStarted& started) {
@@ -125,10 +145,10 @@ GenerationCall::Progress StreamCall::ContinueWriting() {
   return StartNextWrite();
 }
 
-StreamCall::Messages StreamCall::TakeMessages() {
+std::vector<v1::StreamGenerateResponse> StreamCall::TakeMessages() {
   const auto end = waiting_.begin() +
                    static_cast<ptrdiff_t>(std::min(waiting_.size(), most_messages_per_write_));
-  Messages taken;
+  std::vector<v1::StreamGenerateResponse> taken;
   taken.reserve(static_cast<size_t>(end - waiting_.begin()));
   in_flight_output_bytes_ = 0;
   for (auto it = waiting_.begin(); it != end; ++it) {
@@ -152,19 +172,23 @@ GenerationCall::Progress StreamCall::StartNextWrite() {
     Finish(end_status_);
     return Progress::kEnded;
   }
-  Messages messages = TakeMessages();
-  metrics().stream_messages.fetch_add(messages.size(), std::memory_order_relaxed);
+  std::vector<v1::StreamGenerateResponse> messages = TakeMessages();
   if (waiting_.empty() && ended_ && end_status_.ok()) {
+    metrics().stream_messages.fetch_add(messages.size(), std::memory_order_relaxed);
     Close(end_status_);
-    WriteLast(std::move(messages));
+    WriteLast(absl::MakeSpan(messages));
     return Progress::kEnded;
   }
-  const bool more = !waiting_.empty() || ended_;
+  BeginWrite(absl::MakeSpan(messages), /*more=*/!waiting_.empty() || ended_);
+  return Progress::kLive;
+}
+
+void StreamCall::BeginWrite(Messages messages, bool more) {
+  metrics().stream_messages.fetch_add(messages.size(), std::memory_order_relaxed);
   write_start_ns_ = services().clock->NowNs();
   write_state_.store(more ? WriteState::kWritingMore : WriteState::kWriting,
                      std::memory_order_release);
-  Write(std::move(messages), more);
-  return Progress::kLive;
+  Write(messages, more);
 }
 
 void StreamCall::HandleWritten() {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "daemon/server/generation_call.h"
 
 namespace pagoda::daemon {
@@ -17,7 +18,8 @@ namespace pagoda::daemon {
 // HandleWritten moves kWriting -> kIdle, and leaves kWritingMore for the owner, whom it tells.
 class StreamCall : public GenerationCall {
  public:
-  using Messages = std::vector<v1::StreamGenerateResponse>;
+  // What a write takes is the writer's to change.
+  using Messages = absl::Span<v1::StreamGenerateResponse>;
 
   Progress ContinueWriting() override;
   absl::optional<int64_t> stalled_since_ns() const override;
@@ -57,7 +59,12 @@ class StreamCall : public GenerationCall {
   // Writes what waits, or notes that it does.
   Progress Advance();
   Progress StartNextWrite();
-  Messages TakeMessages();
+  std::vector<v1::StreamGenerateResponse> TakeMessages();
+  // Whether nothing waits and no write is in flight, so that `delta`, which is nothing but a
+  // sequence's output, need not wait either.
+  bool CanWriteAtOnce(const engine::OutputDelta& delta) const;
+  void WriteAtOnce(engine::OutputDelta* delta);
+  void BeginWrite(Messages messages, bool more);
 
   const size_t most_messages_per_write_;
   std::atomic<WriteState> write_state_{WriteState::kIdle};

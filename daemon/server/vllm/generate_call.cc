@@ -22,8 +22,8 @@ absl::StatusOr<ConvertedRequest> EngineGenerateCall::Convert(const CallOrigin& o
   return converted;
 }
 
-absl::optional<grpc::ByteBuffer> EngineGenerateCall::Render(v1::StreamGenerateResponse event) {
-  const auto response = replies_->Translate(std::move(event));
+absl::optional<grpc::ByteBuffer> EngineGenerateCall::Render(v1::StreamGenerateResponse* event) {
+  const auto response = replies_->Translate(std::move(*event));
   if (!response.has_value()) return absl::nullopt;
   return SerializeReply(*response);
 }

@@ -13,7 +13,7 @@ class EngineGenerateCall final : public GrpcStreamCall {
 
  private:
   absl::StatusOr<ConvertedRequest> Convert(const CallOrigin& origin) override;
-  absl::optional<grpc::ByteBuffer> Render(v1::StreamGenerateResponse event) override;
+  absl::optional<grpc::ByteBuffer> Render(v1::StreamGenerateResponse* event) override;
   absl::Status Restate(absl::Status invalid) override;
   void Finish(const absl::Status& status) override;
 

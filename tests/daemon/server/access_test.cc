@@ -175,7 +175,7 @@ class FakePeer final : public HttpPeer {
     status_ = reply.status;
   }
   void BeginStream() override {}
-  void Write(std::string, absl::AnyInvocable<void()> on_written) override { on_written(); }
+  bool Write(absl::string_view) override { return true; }
   void EndStream(std::string, bool) override { Reply({}); }
   void Abort() override { Reply({.status = 499}); }
   // 0: there is none yet.
