@@ -13,6 +13,7 @@ mkdir -p build/peers
   proto/pagoda/v1/inference.proto proto/google/rpc/status.proto proto/google/rpc/error_details.proto
 PYTHONPATH=build/peers "$venv/bin/python" tests/peers/grpcio_peer.py "$pagoda"
 "$venv/bin/python" tests/peers/openai_peer.py "$pagoda"
+tests/peers/readme.sh "$pagoda"
 tests/peers/engine_protocol.sh "$pagoda"
 tests/peers/tokenizers.sh "$pagoda"
 tests/peers/operations.sh "$pagoda"
