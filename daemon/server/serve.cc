@@ -69,10 +69,11 @@ constexpr absl::Duration kLastRefusalsTime = absl::Seconds(3);
 constexpr absl::Duration kLoadPatience = absl::Minutes(11);
 // What it grants beyond the drain limit.
 constexpr absl::Duration kStopPatience = absl::Seconds(30);
-// Request messages that gRPC may hold unread over all connections.
-constexpr size_t kMaxInboundBytes = size_t{1} << 30;
-// Bodies of the largest size that HTTP connections may be reading at once.
-constexpr size_t kMaxLargestBodies = 16;
+// Messages of the largest size that each API may hold over all connections while they arrive.
+constexpr size_t kMaxLargestMessages = 16;
+// gRPC counts all that its connections and calls take, however small messages may be, and ends
+// calls of its choice beyond.
+constexpr size_t kLeastGrpcBytes = size_t{1} << 30;
 
 // One run of the daemon, from start to stop. Main thread, but for what the signal and engine
 // threads leave in the members that say so.
@@ -85,7 +86,8 @@ class Daemon {
         replicas_(NumReplicas(config)),
         collector_(std::make_shared<MetricsCollector>(
             replicas_.metrics(), &server_metrics_, [this] { return state_.load(); })),
-        http_body_budget_(kMaxLargestBodies * config.front_end().max_message_bytes()) {}
+        inbound_bytes_(kMaxLargestMessages * config.front_end().max_message_bytes()),
+        http_body_budget_(inbound_bytes_) {}
 
   int Run();
 
@@ -146,6 +148,7 @@ class Daemon {
   std::unique_ptr<EngineService> engine_service_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<GrpcServer> grpc_server_;
+  const size_t inbound_bytes_;  // of each API
   ByteBudget http_body_budget_;
   std::unique_ptr<HttpRoutes> http_routes_;
   std::unique_ptr<HttpServer> http_server_;
@@ -243,7 +246,7 @@ absl::Status Daemon::Listen() {
       GrpcServer::Start({.address = std::move(address),
                          .tls = tls,
                          .max_message_bytes = static_cast<int>(front_end.max_message_bytes()),
-                         .max_inbound_bytes = kMaxInboundBytes},
+                         .max_inbound_bytes = std::max(kLeastGrpcBytes, inbound_bytes_)},
                         {service_.get(), engine_service_.get()}));
   PAGODA_RETURN_IF_ERROR(ListenHttp());
   PAGODA_RETURN_IF_ERROR(operations_.Listen(front_end.admin_socket()));

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/calls.h"
+#include "tests/e2e/slow_sender.h"
 #include "tests/e2e/test_daemon.h"
 #include "tests/fixtures/context_model.h"
 
@@ -295,6 +296,37 @@ TEST(SlowReader, B104IsEndedAndHoldsNothing) {
   }
   EXPECT_EQ(num_ended, kNumSlow);
   EXPECT_EQ(MetricOf(*daemon, "pagoda_stream_stalls_total"), kNumSlow);
+}
+
+// ---- B105
+
+TEST(SlowSenderLong, B105TogetherHoldNoMoreThanTheBudget) {
+  constexpr uint32_t kMessageBytes = 64 << 20;
+  constexpr int kNumSenders = 40;
+  const auto daemon = StartSim({});
+  Generate(daemon->stub(), TextRequest("Once", 1));
+  const double resident = MetricOf(*daemon, "process_resident_memory_bytes");
+  std::vector<std::unique_ptr<SlowSender>> senders;
+  for (int i = 0; i < kNumSenders; ++i) {
+    senders.push_back(std::make_unique<SlowSender>(
+        daemon->grpc_address(), "/pagoda.v1.InferenceService/Generate", kMessageBytes));
+  }
+  // All of it but one byte, from everybody who is let.
+  double most = 0;
+  const auto is_through = [](const auto& sender) {
+    if (!sender->ended()) sender->Send(std::min<size_t>(1 << 20, sender->num_unsent() - 1));
+    return sender->ended() || sender->num_unsent() == 1;
+  };
+  EXPECT_TRUE(TestDaemon::Eventually(absl::Seconds(120), [&] {
+    most = std::max(most, MetricOf(*daemon, "process_resident_memory_bytes") - resident);
+    return std::count_if(senders.begin(), senders.end(), is_through) == kNumSenders;
+  }));
+  // Sixteen messages, and what a process holds beside.
+  EXPECT_LT(most, 1.25 * 16 * kMessageBytes);
+  EXPECT_TRUE(Generate(*daemon->NewStub(), TextRequest("Once", 1)).status.ok());
+  const auto num_ended = std::count_if(
+      senders.begin(), senders.end(), [](const auto& sender) { return sender->ended(); });
+  EXPECT_GE(num_ended, kNumSenders - 18);
 }
 
 }  // namespace

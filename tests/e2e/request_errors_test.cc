@@ -258,13 +258,20 @@ TEST_F(RequestErrors, B016InvalidUtf8) {
 
 TEST_F(RequestErrors, B043MessageSizes) {
   // The default limit of received messages is 64 MiB.
-  const grpc::Status over =
-      Generate(*stub_, TextRequest(std::string((64 << 20) + 100, 'x'), 1)).status;
+  const auto call = [&](size_t message_bytes) {
+    v1::GenerateRequest request = TextRequest(std::string(64 << 20, 'x'), 1);
+    std::string* const text = request.mutable_prompt()->mutable_text();
+    text->resize(text->size() + message_bytes - request.ByteSizeLong());
+    EXPECT_EQ(request.ByteSizeLong(), message_bytes);
+    return Generate(*stub_, request).status;
+  };
+  for (const int more : {-1, 0}) {
+    const grpc::Status within = call((64 << 20) + more);
+    EXPECT_EQ(within.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << within.error_message();
+  }
+  const grpc::Status over = call((64 << 20) + 1);
   EXPECT_EQ(over.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(over.error_message(), HasSubstr("67108864"));
-  const grpc::Status under =
-      Generate(*stub_, TextRequest(std::string((64 << 20) - 100, 'x'), 1)).status;
-  EXPECT_EQ(under.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 // A quarter of a megabyte that inflates to 256.
