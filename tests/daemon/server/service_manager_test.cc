@@ -47,7 +47,8 @@ class ManagerSocket {
 
 TEST(ServiceManagerTest, TellsWhereTheDaemonStands) {
   const fixtures::TemporaryDir dir;
-  for (const std::string& name : {dir.path() + "/notify", absl::StrCat("@pagoda-test-", getpid())}) {
+  for (const std::string& name :
+       {dir.path() + "/notify", absl::StrCat("@pagoda-test-", getpid())}) {
     ManagerSocket socket(name);
     ServiceManager manager({.notify_socket = name});
     manager.NoteLoading("loading: read\n1 GiB", absl::Seconds(90));
@@ -63,9 +64,9 @@ TEST(ServiceManagerTest, TellsWhereTheDaemonStands) {
 
 TEST(ServiceManagerTest, NobodyOrABadNameHurtsNothing) {
   for (const std::string& name : {std::string(),
-                                 std::string("/nonexistent/notify"),
-                                 "/" + std::string(200, 'x'),
-                                 std::string("@nobody")}) {
+                                  std::string("/nonexistent/notify"),
+                                  "/" + std::string(200, 'x'),
+                                  std::string("@nobody")}) {
     ServiceManager manager({.notify_socket = name});
     manager.NoteReady("serving");
     manager.NoteAlive();
