@@ -126,6 +126,10 @@ absl::Status CheckDevices(const MergedConfig& merged) {
                   absl::StrCat("only GPUs have numbers, and the device is ", worker.device()));
   }
   if (worker.device() != "cuda") return absl::OkStatus();
+  if (worker.deterministic()) {
+    return refuse("deterministic",
+                  "which kernel computes a row depends on the batch on cuda; expected device cpu");
+  }
   const uint32_t num_ranks = worker.tensor_parallel_size();
   const uint32_t num_workers = num_ranks * worker.replicas();
   if (worker.devices_size() != static_cast<int>(num_workers)) {

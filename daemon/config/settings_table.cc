@@ -138,6 +138,16 @@ constexpr Setting kSettings[] = {
              "reaches the others' memory, else nccl",
      .default_text = "auto",
      .choices = "auto|ipc|nccl"},
+    {.name = "deterministic",
+     .field = "worker.deterministic",
+     .group = kDevice,
+     .kind = kSwitch,
+     .value = "",
+     .help =
+         "refuse to serve where an output could depend on what else is in the batch, on chunks, "
+         "cached blocks, preemption or a worker's restart by a bit of a log-probability: on cuda; "
+         "on a cpu none ever does",
+     .default_text = "false"},
     {.name = "threads",
      .field = "worker.cpu_threads",
      .group = kDevice,

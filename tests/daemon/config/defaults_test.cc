@@ -146,6 +146,14 @@ TEST(CheckConfigTest, EachWorkerHasAGpu) {
               HasSubstr("--tensor-parallel-group: nccl takes one worker a GPU"));
 }
 
+TEST(CheckConfigTest, NoGpuIsDeterministic) {
+  const SettingText on{"true", "--deterministic"};
+  EXPECT_TRUE(CheckConfig(Resolve({{"deterministic", on}}, {})).ok());
+  EXPECT_THAT(
+      CheckConfig(Resolve({{"deterministic", on}, {"device", {"cuda", "--device"}}}, {})).message(),
+      HasSubstr("--deterministic: which kernel computes a row depends on the batch"));
+}
+
 TEST(DefaultsTest, ReplicasShareCoresAndCountThroughGpus) {
   const SettingText two{"2", "--replicas"}, three{"3", "--tensor-parallel-size"};
   const MachineFacts machine{.num_cores = 16, .num_physical_cores = 8};
