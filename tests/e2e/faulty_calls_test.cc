@@ -145,29 +145,38 @@ TEST_F(FaultyCalls, S14WithoutAnyConnection) {
     EXPECT_EQ(Run({role, "connect", 1, "ever"}, kFew), kFew);
 }
 
-using FaultyCallsLong = FaultyCalls;
-TEST_F(FaultyCallsLong, EachKindEarlyAndLate) {
-  for (const char* role : {"serve", "worker"}) {
-    for (const char* kind : {"new",
-                             "mmap",
-                             "open",
-                             "read",
-                             "receive",
-                             "write",
-                             "send",
-                             "socket",
-                             "pipe",
-                             "connect",
-                             "accept",
-                             "epoll",
-                             "fork",
-                             "thread"}) {
-      for (const int first : {1, 2, 5, 10, 20, 50, 100, 1'000, 10'000, 100'000}) {
-        for (const char* how : {"once", "ever"}) Run({role, kind, first, how}, kNumRequestsLong);
-      }
-    }
+class FaultyCallsLong : public FaultyCalls,
+                        public ::testing::WithParamInterface<std::tuple<const char*, const char*>> {
+};
+
+TEST_P(FaultyCallsLong, EarlyAndLate) {
+  const auto [role, kind] = GetParam();
+  for (const int first : {1, 2, 5, 10, 20, 50, 100, 1'000, 10'000, 100'000}) {
+    for (const char* how : {"once", "ever"}) Run({role, kind, first, how}, kNumRequestsLong);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds,
+                         FaultyCallsLong,
+                         ::testing::Combine(::testing::Values("serve", "worker"),
+                                            ::testing::Values("new",
+                                                              "mmap",
+                                                              "open",
+                                                              "read",
+                                                              "receive",
+                                                              "write",
+                                                              "send",
+                                                              "socket",
+                                                              "pipe",
+                                                              "connect",
+                                                              "accept",
+                                                              "epoll",
+                                                              "fork",
+                                                              "thread")),
+                         [](const auto& info) {
+                           return absl::StrCat(
+                               std::get<0>(info.param), "_", std::get<1>(info.param));
+                         });
 
 }  // namespace
 }  // namespace pagoda::e2e::faulty_calls_test
