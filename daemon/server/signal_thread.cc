@@ -1,14 +1,8 @@
 #include "daemon/server/signal_thread.h"
 
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 #include <utility>
-
-#include "kernels/base/check.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -22,11 +16,6 @@ sigset_t HandledSignals() {
   return signals;
 }
 
-int OpenSignalFd() {
-  const sigset_t signals = HandledSignals();
-  return signalfd(-1, &signals, SFD_CLOEXEC);
-}
-
 }  // namespace
 
 void SignalThread::BlockSignals() {
@@ -37,33 +26,24 @@ void SignalThread::BlockSignals() {
 }
 
 SignalThread::SignalThread(std::function<void()> on_stop, std::function<void()> on_reload)
-    : on_stop_(std::move(on_stop)),
-      on_reload_(std::move(on_reload)),
-      signal_fd_(OpenSignalFd()),
-      stop_fd_(eventfd(0, EFD_CLOEXEC)) {
-  PAGODA_CHECK(signal_fd_ >= 0 && stop_fd_ >= 0);
-  thread_ = std::thread([this] { Run(); });
+    : on_stop_(std::move(on_stop)), on_reload_(std::move(on_reload)), thread_([this] { Run(); }) {
   pthread_setname_np(thread_.native_handle(), "signals");
 }
 
 SignalThread::~SignalThread() {
-  const uint64_t one = 1;
-  PAGODA_CHECK(write(stop_fd_, &one, sizeof(one)) == sizeof(one));
+  is_ending_.store(true);
+  // One for that thread alone ends its wait.
+  pthread_kill(thread_.native_handle(), SIGTERM);
   thread_.join();
-  close(signal_fd_);
-  close(stop_fd_);
 }
 
 void SignalThread::Run() {
+  const sigset_t signals = HandledSignals();
   while (true) {
-    pollfd fds[] = {{.fd = signal_fd_, .events = POLLIN, .revents = 0},
-                    {.fd = stop_fd_, .events = POLLIN, .revents = 0}};
-    while (poll(fds, 2, -1) < 0) {
-    }
-    if ((fds[1].revents & POLLIN) != 0) return;
-    signalfd_siginfo info;
-    PAGODA_CHECK(read(signal_fd_, &info, sizeof(info)) == sizeof(info));
-    info.ssi_signo == SIGHUP ? on_reload_() : on_stop_();
+    int number = 0;
+    if (sigwait(&signals, &number) != 0) continue;
+    if (is_ending_.load()) return;
+    number == SIGHUP ? on_reload_() : on_stop_();
   }
 }
 

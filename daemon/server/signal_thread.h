@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -21,9 +22,8 @@ class SignalThread {
 
   const std::function<void()> on_stop_;
   const std::function<void()> on_reload_;
-  const int signal_fd_;
-  const int stop_fd_;
-  std::thread thread_;
+  std::atomic<bool> is_ending_{false};
+  std::thread thread_;  // last: it uses the others
 };
 
 }  // namespace pagoda::daemon
