@@ -120,7 +120,9 @@ TEST_F(HttpCompletions, StreamAddsUpToTheWhole) {
     ASSERT_TRUE(choice.contains("finish_reason"));
     const bool last = i + 1 == events.size();
     EXPECT_EQ(choice["finish_reason"], last ? json("length") : json());
-    if (last) EXPECT_EQ(choice["text"], "");
+    if (last) {
+      EXPECT_EQ(choice["text"], "");
+    }
   }
   EXPECT_GT(events.size(), 3u);
   EXPECT_EQ(streamed, text);

@@ -350,7 +350,9 @@ TEST_F(HttpErrors, NotHttp) {
     HttpClient client(port());
     client.Send(bytes + "\r\n\r\n");
     const HttpResponse response = client.Read();
-    if (response.status != 0) EXPECT_EQ(response.status, 400) << bytes;
+    if (response.status != 0) {
+      EXPECT_EQ(response.status, 400) << bytes;
+    }
     EXPECT_TRUE(client.Ends(absl::Seconds(5))) << bytes;
   }
   EXPECT_TRUE(Serves());

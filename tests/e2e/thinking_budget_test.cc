@@ -78,7 +78,9 @@ TEST_P(ThinkingBudget, ClosesTheThoughtsAfterSoManyTokens) {
     EXPECT_EQ(Part(tokens, 0, begin), Part(free.first().token_ids, 0, begin));
     EXPECT_EQ(Part(tokens, begin, end), Part(close, 0, end - begin));
     EXPECT_EQ(unary.first().finished.reason(), v1::FINISH_REASON_LENGTH);
-    if (end < 40) EXPECT_THAT(unary.first().text, HasSubstr(kClose));
+    if (end < 40) {
+      EXPECT_THAT(unary.first().text, HasSubstr(kClose));
+    }
     const CallResult stream = StreamGenerate(daemon_->stub(), Thinking(budget, 40));
     EXPECT_TRUE(stream.first().SameOutput(unary.first()));
   }

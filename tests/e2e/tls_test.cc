@@ -55,7 +55,9 @@ std::string SecureGet(int port,
     for (int n = 0; (n = SSL_read(connection, bytes, sizeof(bytes))) > 0;)
       answer.append(bytes, static_cast<size_t>(n));
     // The server says that nothing follows, so that nobody can cut its answer short.
-    if (!answer.empty()) EXPECT_NE(SSL_get_shutdown(connection) & SSL_RECEIVED_SHUTDOWN, 0);
+    if (!answer.empty()) {
+      EXPECT_NE(SSL_get_shutdown(connection) & SSL_RECEIVED_SHUTDOWN, 0);
+    }
   }
   SSL_free(connection);
   SSL_CTX_free(context);

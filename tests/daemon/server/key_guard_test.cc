@@ -39,7 +39,9 @@ TEST_F(KeyGuardTest, ForgetsTheAddressThatIsQuietForLongest) {
   for (int i = 0; i < 5; ++i) guard.NoteWrongKey("loud");
   for (int i = 0; i < 10'000; ++i) {
     clock_.Advance(absl::Microseconds(1));
-    if (i % 4 == 0) EXPECT_GT(guard.NoteWrongKey("loud"), absl::ZeroDuration());
+    if (i % 4 == 0) {
+      EXPECT_GT(guard.NoteWrongKey("loud"), absl::ZeroDuration());
+    }
     EXPECT_EQ(guard.NoteWrongKey(absl::StrCat("other ", i)), absl::ZeroDuration());
     EXPECT_LE(guard.num_addresses(), 8u);
   }

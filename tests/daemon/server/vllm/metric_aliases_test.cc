@@ -144,7 +144,9 @@ TEST_F(MetricAliasesTest, CountsStayBelowTheirEdges) {
     double edge = 0;
     if (le == sample.labels.end() || !absl::SimpleAtod(le->second, &edge)) continue;
     const auto wanted = expected.find(edge);
-    if (wanted != expected.end()) EXPECT_EQ(sample.value, wanted->second) << le->second;
+    if (wanted != expected.end()) {
+      EXPECT_EQ(sample.value, wanted->second) << le->second;
+    }
   }
   EXPECT_EQ(Sum(exposition, name + "_count"), 16);
   EXPECT_NEAR(Sum(exposition, name + "_sum"), 2 * (1e6 + 100.5435), 1e-3);
