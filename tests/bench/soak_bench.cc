@@ -115,7 +115,9 @@ class SoakCall final : public grpc::ClientReadReactor<v1::StreamGenerateResponse
       case Manner::kCancels:
         return code == grpc::StatusCode::CANCELLED;
       case Manner::kHasDeadline:
-        return code == grpc::StatusCode::DEADLINE_EXCEEDED;
+        // Or refused at once, where it would be over before its turn came.
+        return code == grpc::StatusCode::DEADLINE_EXCEEDED ||
+               code == grpc::StatusCode::RESOURCE_EXHAUSTED;
       case Manner::kIsInvalid:
       case Manner::kIsTooLong:
         return code == grpc::StatusCode::INVALID_ARGUMENT;
