@@ -269,6 +269,9 @@ int Run(double minutes, int step_us, const char* json_path) {
   report.Note("load", "requests/s", kLoad * capacity);
   report.Note("processor time of the daemon", "cores", cores);
   report.Note("resident after the warm-up", "MiB", early / (1 << 20));
+  for (const char* reason : {"queue_full", "too_long", "invalid"})
+    report.Note(absl::StrCat("refused by the daemon: ", reason), "", RejectedOf(daemon, reason));
+  report.Note("refused as invalid, clients", "", static_cast<double>(counts.refused.load()));
   report.Add({"unexpected ends", "calls", 0, static_cast<double>(counts.wrong.load())});
   report.Add({"drift of resident memory", "%", 1.0, 100 * (late / early - 1)});
   report.Add({"descriptors more than before", "", 0, descriptors});
