@@ -33,6 +33,11 @@ EngineState Engine::Impl::DescribeState() const {
 }
 
 absl::Status Engine::Impl::Run() {
+  if (intake_.wake_fd() < 0) {
+    return absl::ResourceExhaustedError(
+        "no file descriptor is left for the queue of requests; expected a higher limit of open "
+        "files (ulimit -n)");
+  }
   absl::Status why;
   while (!StopIsAsked(&why)) {
     tasks_.RunAll();

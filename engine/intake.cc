@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "engine/errors.h"
-#include "kernels/base/check.h"
 
 namespace pagoda::engine {
 namespace {
@@ -23,9 +22,7 @@ int64_t PartOf(int64_t limit, double share) {
 }  // namespace
 
 Intake::Intake(const IntakeLimits& limits)
-    : limits_(limits), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  PAGODA_CHECK(wake_fd_ >= 0);
-}
+    : limits_(limits), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
 Intake::~Intake() { close(wake_fd_); }
 

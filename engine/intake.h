@@ -79,7 +79,7 @@ class Intake {
   void Leave(const Load& load, const Arrival& arrival);
   // A request that had left waits again.
   void Return(const Load& load, const Arrival& arrival);
-  // Readable when there is something to take.
+  // Readable when there is something to take. -1: the process had no descriptor left.
   int wake_fd() const { return wake_fd_; }
   int64_t num_waiting() const;
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "daemon/client/commands.h"
-#include "kernels/base/check.h"
 
 namespace pagoda::daemon {
 namespace {
@@ -29,13 +28,19 @@ InterruptWatcher::InterruptWatcher(std::function<void()> on_interrupt)
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC);
   stop_fd_ = eventfd(0, EFD_CLOEXEC);
-  PAGODA_CHECK(signal_fd_ >= 0 && stop_fd_ >= 0);
-  thread_ = std::thread([this] { Watch(); });
+  // Where there are no descriptors the first Ctrl-C ends the process.
+  if (signal_fd_ >= 0 && stop_fd_ >= 0) {
+    thread_ = std::thread([this] { Watch(); });
+  } else {
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  }
 }
 
 InterruptWatcher::~InterruptWatcher() {
-  eventfd_write(stop_fd_, 1);
-  thread_.join();
+  if (thread_.joinable()) {
+    eventfd_write(stop_fd_, 1);
+    thread_.join();
+  }
   close(signal_fd_);
   close(stop_fd_);
   const sigset_t set = InterruptSet();

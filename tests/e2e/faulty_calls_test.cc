@@ -53,12 +53,14 @@ class FaultyCalls : public ::testing::Test {
  protected:
   bool HasEnded() { return daemon_->WaitForExit(absl::ZeroDuration()).ok(); }
 
-  // Where Abseil's mutexes get no memory of the system's, or gRPC no thread, they say so and abort:
-  // nobody is asked.
+  // Where Abseil's mutexes get no memory of the system's, or gRPC no thread or descriptor, they say
+  // so and abort: nobody is asked.
   bool IsLibrarysEnd(int exit_code) const {
     const std::string log = daemon_->Log();
-    return exit_code == 128 + SIGABRT && (absl::StrContains(log, "RAW: mmap error: ") ||
-                                          absl::StrContains(log, "gRPC: assertion failed: "));
+    return exit_code == 128 + SIGABRT &&
+           (absl::StrContains(log, "RAW: mmap error: ") ||
+            absl::StrContains(log, "RAW: Attempting to fetch value ") ||
+            absl::StrContains(log, "gRPC: assertion failed: "));
   }
 
   // False: the daemon has ended.
