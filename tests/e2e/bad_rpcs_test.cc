@@ -33,7 +33,7 @@ using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
 using grpc::StatusCode;
 
-constexpr absl::Duration kPatience = absl::Seconds(20);
+constexpr absl::Duration kPatience = absl::Seconds(60);
 // Events for ever are read for so long.
 constexpr char kEndlessMethod[] = "SubscribeKvEvents";
 
