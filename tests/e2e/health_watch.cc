@@ -14,20 +14,33 @@ HealthWatch::HealthWatch(const std::string& address, const std::string& service)
   stub_ = Health::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   HealthCheckRequest request;
   request.set_service(service);
-  reader_ = stub_->Watch(&context_, request);
+  stream_ = stub_->Watch(&context_, request);
+  reader_ = std::thread([this] {
+    for (HealthCheckResponse response; stream_->Read(&response);) {
+      absl::MutexLock lock(&mutex_);
+      unread_.push_back(response.status() == HealthCheckResponse::SERVING);
+    }
+    absl::MutexLock lock(&mutex_);
+    has_ended_ = true;
+  });
 }
 
 HealthWatch::~HealthWatch() {
   context_.TryCancel();
-  ReadRest();
-  reader_->Finish();
+  reader_.join();
+  stream_->Finish();
 }
 
 bool HealthWatch::Read(bool* serving) {
-  HealthCheckResponse response;
-  has_ended_ = has_ended_ || !reader_->Read(&response);
-  *serving = response.status() == HealthCheckResponse::SERVING;
-  return !has_ended_;
+  absl::MutexLock lock(&mutex_);
+  const auto has_news = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return has_ended_ || !unread_.empty();
+  };
+  mutex_.Await(absl::Condition(&has_news));
+  if (unread_.empty()) return false;
+  *serving = unread_.front();
+  unread_.pop_front();
+  return true;
 }
 
 bool HealthWatch::ReadUntil(bool serving) {
