@@ -23,6 +23,7 @@ namespace http = boost::beast::http;
 // its answer.
 constexpr absl::Duration kLingerTime = absl::Seconds(2);
 constexpr absl::Duration kHandshakeTime = absl::Seconds(10);
+constexpr absl::Duration kStallGrace = absl::Seconds(5);
 // Answers that wait before no further request is read: clients may pipeline and not read.
 constexpr size_t kMostWaitingBytes = size_t{256} << 10;
 constexpr size_t kDiscardBytes = size_t{16} << 10;
@@ -422,7 +423,10 @@ void HttpConnection::Tick() {
     return now_ns - last_write_ns_ >= absl::ToInt64Nanoseconds(limit);
   };
   if (is_writing_) {
-    if (passed(options_.stall_timeout)) HandleClientGone();
+    // After the stream's own limit: its request is to end as one that stood still.
+    if (passed(options_.stall_timeout + std::min(options_.stall_timeout, kStallGrace))) {
+      HandleClientGone();
+    }
   } else if (is_busy_ && !is_reading_ && PeerHasClosed()) {
     HandleClientGone();
   } else if (is_busy_) {
